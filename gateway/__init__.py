@@ -1,0 +1,1 @@
+"""A realtime gateway for AI agents."""

@@ -1,0 +1,1 @@
+"""The agent engine behind the gateway and its port."""
