@@ -139,15 +139,13 @@ class ToolCalls:
                 abandon(slot.task, f"tool {slot.call.tool} ({slot.call.call_id})")
         return not pending
 
-    def seal(self) -> None:
-        """Give every call of the draft that has no answer the one that is true."""
-        for call_id in self._draft.open_calls():
-            slot = self._slots.get(call_id)
-            if slot is None or not (slot.running or slot.returned or slot.failure):
-                self._draft.tool_error(call_id, "Tool was not started", "not_run")
-            else:
-                self._publish(slot)
-        self._slots.clear()
+    def seal(self, call_id: str) -> bool:
+        """Publish how a call that had started has ended; False where it never started."""
+        slot = self._slots.pop(call_id, None)
+        if slot is None or not (slot.running or slot.returned or slot.failure):
+            return False
+        self._publish(slot)
+        return True
 
     def _publish(self, slot: _Slot) -> None:
         call_id, aborted = slot.call.call_id, self._latch.aborted

@@ -77,8 +77,9 @@ async def complete(run: Run) -> None:
 def _close_message(run: Run, finish_reason: str, error: AssistantMessageError) -> None:
     for call_id in run.draft.open_approvals():
         run.draft.approval_resolved(call_id, "withdrawn")
-    if run.calls is not None:
-        run.calls.seal()
+    for call_id in run.draft.open_calls():
+        if run.calls is None or not run.calls.seal(call_id):
+            run.draft.tool_error(call_id, "Tool was not started", "not_run")
     run.draft.finish(finish_reason, error)
 
 
