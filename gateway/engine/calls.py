@@ -68,6 +68,7 @@ class _Slot:
     output: Any = None
     failure: str | None = None
     ended_by: BaseException | None = None
+    abandoned: bool = False
     approval: asyncio.Future[Decision] | None = None
     request_id: str = ""
 
@@ -136,6 +137,7 @@ class ToolCalls:
             pending |= still
         for slot in self._slots.values():
             if slot.task in pending:
+                slot.abandoned = True
                 abandon(slot.task, f"tool {slot.call.tool} ({slot.call.call_id})")
         return not pending
 
@@ -189,7 +191,9 @@ class ToolCalls:
         except Exception as error:
             slot.ended_by = error
             slot.failure = error.message if isinstance(error, ToolError) else type(error).__name__
-            if not isinstance(error, ToolError) and not self._latch.stopping:
+            if slot.abandoned:
+                log.error("tool %s, abandoned before, failed", call.tool, exc_info=error)
+            elif not isinstance(error, ToolError) and not self._latch.stopping:
                 log.error("tool %s failed", call.tool, exc_info=error)
         if slot.returned:
             await self._extensions.after_tool(self._context, call, slot.output)
