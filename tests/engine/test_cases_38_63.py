@@ -9,7 +9,7 @@ import logging
 import threading
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # no stubs here
 import pytest
 
 from gateway.engine import (
@@ -412,7 +412,7 @@ async def test_case_60_abort_of_an_idle_session() -> None:
 def test_case_61_text_after_a_call_or_an_orphan_result() -> None:
     """Whatever is stored, the model gets each call answered before anything else is said."""
     orphan = {"type": "tool", "part_id": "p9", "state": "output-available", "output": "whose?"}
-    message = {**KILLED[1], "parts": [*KILLED[1]["parts"], orphan], "completed_at": 3, "error": ABORT_ERROR}
+    message: Any = {**KILLED[1], "parts": [*KILLED[1]["parts"], orphan], "completed_at": 3, "error": ABORT_ERROR}
     turns = model_messages([KILLED[0], message])
     kinds = [type(turn).__name__ for turn in turns]
     assert kinds == ["UserMessage", "AssistantMessage", "ToolMessage", "ToolMessage", "AssistantMessage"]
