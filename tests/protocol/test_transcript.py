@@ -101,7 +101,9 @@ _junk_value = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 9) | st.sampled_from(["msg_2", "prt_3", "call_3", "run_1", "x", ""]),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["id", "role", "parts", "type", "completed_at", "part_id"]), inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["id", "role", "parts", "type", "completed_at", "part_id"]), inner, max_size=4
+        )
     ),
     max_leaves=6,
 )
@@ -189,17 +191,15 @@ def test_a_frame_without_seq_is_not_for_the_fold() -> None:
 
 def test_a_delta_of_an_unknown_part_does_not_wait_for_that_part() -> None:
     transcript = fold(load_vector(VECTORS[0])["frames"])
-    run = {"run_id": "r", "message_id": "m", "part_id": "later"}
+    run: Frame = {"run_id": "r", "message_id": "m", "part_id": "later"}
     seq = transcript.seq
-    for offset, event in enumerate(
-        [
-            {"type": "message-start", "role": "assistant", "time": 1},
-            {"type": "text-delta", "text": "early"},
-            {"type": "text-start", "time": 1},
-            {"type": "text-delta", "text": "late"},
-        ],
-        1,
-    ):
+    log: list[Frame] = [
+        {"type": "message-start", "role": "assistant", "time": 1},
+        {"type": "text-delta", "text": "early"},
+        {"type": "text-start", "time": 1},
+        {"type": "text-delta", "text": "late"},
+    ]
+    for offset, event in enumerate(log, 1):
         transcript.apply(run | event | {"seq": seq + offset})
     assert transcript.messages[-1]["parts"][0]["text"] == "late"
 
