@@ -6,10 +6,11 @@ deltas of its part: two neighbours with the same ``head`` merge by joining their
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from protocol.commands import COMMAND_TYPES, Command, DiscriminatedCommand
 from protocol.errors import CommandError
@@ -24,6 +25,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 BATCH_BYTES = 64 * 1024
 """A batch is never larger; a larger single frame goes alone."""
 
+_LITERALS = re.compile(r"NaN|Infinity")
 _command: TypeAdapter[Command] = TypeAdapter(DiscriminatedCommand)
 
 
@@ -38,6 +40,11 @@ def decode_command(data: str | bytes) -> Command:
 
     Raises :exc:`BadCommand` with code ``bad_frame``, ``unknown_type`` or ``invalid`` (naming the field).
     """
+    try:
+        if _LITERALS.search(data if isinstance(data, str) else data.decode("utf-8", "replace")):
+            orjson.loads(data)  # pydantic takes NaN and Infinity, JSON has no such words
+    except orjson.JSONDecodeError as exc:
+        raise BadCommand("bad_frame", f"not JSON: {exc}") from None
     try:
         return _command.validate_json(data)
     except ValidationError as exc:
@@ -84,7 +91,7 @@ def _default(value: Any) -> Any:
         return list(value)
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
-    if hasattr(value, "model_dump"):
+    if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     return repr(value)
 
@@ -151,7 +158,7 @@ class EventEncoder:
             head = {name: event[name] for name in event if name not in ("seq", "text", "from")}
             self._head = encode(head)[:-1]
             self._key = key
-        text = orjson.dumps(event["text"])[1:-1]
+        text = encode(event["text"])[1:-1]
         return Record(seq, b'%b,"seq":%d,"text":"%b"}' % (self._head, seq, text), self._head, text)
 
 
@@ -188,7 +195,7 @@ def frames(
                 data = record.data
         else:
             data = record.data
-        if (out or not force) and size + len(data) + 1 > limit:
+        if (out or not force) and size + len(data) + 2 > limit:  # the brackets of the array count too
             break
         out.append(data)
         size += len(data) + 1

@@ -83,7 +83,7 @@ class Connection:
         self._limits = limits
         self._bad = 0
         self._refused = 0
-        self._budget = limits.commands_per_s
+        self._budget = max(limits.commands_per_s, 1.0)
         self._budget_at = now
         self.opened_at = now
         self.heard_at = now
@@ -170,7 +170,7 @@ class Connection:
 
     def _spend(self, now: float) -> bool:
         rate = self._limits.commands_per_s
-        self._budget = min(rate, self._budget + (now - self._budget_at) * rate)
+        self._budget = min(max(rate, 1.0), self._budget + (now - self._budget_at) * rate)
         self._budget_at = now
         if self._budget < 1:
             return False

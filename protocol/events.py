@@ -6,7 +6,9 @@ milliseconds since 1970). An engine yields the same events without that envelope
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict  # pydantic reads these, and before Python 3.12 only from here
 
 from protocol.messages import Decision, MessageError, Outcome, Usage, UserMessage
 

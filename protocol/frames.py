@@ -5,7 +5,9 @@ Shapes are TypedDicts; the functions build them without optional fields that hav
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict  # pydantic reads these, and before Python 3.12 only from here
 
 from protocol.commands import Role
 from protocol.errors import CommandError, ErrorCode

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = Literal["applied", "dropped", "gap"]
 """``gap``: something is missing, attach again. ``dropped``: seen before, or not for the fold."""
 
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+"""What reading a frame raises that lacks its fields or has them in another shape."""
+
 
 class Transcript:
     """One session as a client holds it.
@@ -74,25 +77,29 @@ class Transcript:
         }
 
     def load(self, dump: Mapping[str, Any]) -> None:
-        """Replace everything by a snapshot frame or a :meth:`dump`."""
+        """Replace everything by a snapshot frame or a :meth:`dump`; a malformed one raises and replaces nothing."""
+        messages = list(dump["messages"])
+        unfinished = [item for item in messages if item["role"] == "assistant" and item["completed_at"] is None]
+        parts = [(part["type"], part) for item in unfinished for part in item["parts"]]
+        pending, queue = list(dump["pending"]), list(dump["queue"])
+        status, run_id = dump["status"], dump["run_id"]
         self.epoch = dump["epoch"]
         self.seq = dump["seq"]
-        self.status = dump["status"]
-        self.run_id = dump["run_id"]
+        self.status = status
+        self.run_id = run_id
         self.resumable = bool(dump.get("resumable", False))
         self.has_more = bool(dump.get("has_more", False))
-        self.pending = list(dump["pending"])
-        self.queue = list(dump["queue"])
+        self.pending = pending
+        self.queue = queue
         step = dump.get("open_step")
         self.open_step = (step[0], step[1]) if step else None
         self.usage = dump.get("usage")
-        self._messages = list(dump["messages"])
+        self._messages = messages
         self._forget_open()
-        for message in self._messages:
-            if message["role"] == "assistant" and message["completed_at"] is None:
-                self._open[message["id"]] = message
-                for part in message["parts"]:
-                    self._index(part)
+        for message in unfinished:
+            self._open[message["id"]] = message
+        for _, part in parts:
+            self._index(part)
 
     def trim(self, keep: int) -> None:
         """Drop all but the newest ``keep`` messages (open ones always stay): they can be had as history."""
@@ -106,13 +113,13 @@ class Transcript:
         """Fold one frame, by the client rule: next seq applies, an old one is dropped, a later one is a gap."""
         seq = frame.get("seq")
         kind = frame.get("type")
-        if not isinstance(seq, int) or not isinstance(kind, str):
+        if type(seq) is not int or not isinstance(kind, str):
             return "dropped"
-        if kind == "attached":
-            return self._attached(frame)
-        if kind == "snapshot":
-            self.load(frame)
-            return "applied"
+        if kind in ("attached", "snapshot"):
+            try:
+                return self._attached(frame) if kind == "attached" else self._snapshot(frame)
+            except _MALFORMED:
+                return "dropped"
         if seq <= self.seq:
             return "dropped"
         if frame.get("from", seq) != self.seq + 1:
@@ -122,18 +129,23 @@ class Transcript:
         if handler is not None:
             try:
                 handler(self, frame)
-            except (KeyError, TypeError):
+            except _MALFORMED:
                 return "applied"  # total: an event without its fields takes its seq and changes nothing
         return "applied"
 
     def _attached(self, frame: Mapping[str, Any]) -> Verdict:
+        epoch, recovery, status = frame["epoch"], frame["recovery"], frame["status"]
         self.role = frame.get("role")
-        if frame["recovery"] == "snapshot":
+        if recovery == "snapshot":
             return "applied"  # the snapshot that follows says everything
-        self.epoch = frame["epoch"]
-        if frame["recovery"] == "live":
+        self.epoch = epoch
+        if recovery == "live":
             self.seq = frame["seq"]
-            self.status = frame["status"]
+            self.status = status
+        return "applied"
+
+    def _snapshot(self, frame: Mapping[str, Any]) -> Verdict:
+        self.load(frame)
         return "applied"
 
     # -- the queue and user messages
@@ -157,8 +169,11 @@ class Transcript:
         self._messages.clear()
 
     def _message_added(self, event: Mapping[str, Any]) -> None:
+        message = event["message"]
+        if message["role"] != "user" or not message["id"]:
+            return
         self._leave_queue(event)
-        self._messages.append(event["message"])
+        self._messages.append(message)
 
     # -- runs and assistant messages
 
@@ -172,11 +187,12 @@ class Transcript:
         self.status = "aborting"
 
     def _run_finish(self, event: Mapping[str, Any]) -> None:
+        resumable = event["status"] != "completed"
         self._join_texts()
         self._forget_open()
         self.run_id = None
         self.status = "idle"
-        self.resumable = event["status"] != "completed"
+        self.resumable = resumable
         self.pending = []
         self.open_step = None
         self.usage = None
@@ -193,24 +209,22 @@ class Transcript:
             "created_at": event["time"],
             "completed_at": None,
         }
-        self._messages.append(message)
         self._open[message["id"]] = message
+        self._messages.append(message)
         self.usage = None
 
     def _message_finish(self, event: Mapping[str, Any]) -> None:
+        final = {name: event[name] for name in ("finish_reason", "usage", "error")} | {"completed_at": event["time"]}
         message = self._open.pop(event["message_id"], None)
         if message is not None:
-            message["finish_reason"] = event["finish_reason"]
-            message["usage"] = event["usage"]
-            message["error"] = event["error"]
-            message["completed_at"] = event["time"]
+            message.update(final)
 
     def _step_start(self, event: Mapping[str, Any]) -> None:
         self.open_step = (event["message_id"], event["step"])
 
     def _step_finish(self, event: Mapping[str, Any]) -> None:
-        self.open_step = None
         self.usage = add_usage(self.usage, event["usage"])
+        self.open_step = None
 
     # -- parts
 
@@ -231,13 +245,15 @@ class Transcript:
         self._add_part(event, {"type": kind, "part_id": event["part_id"], "text": "", "state": "streaming"})
 
     def _delta(self, event: Mapping[str, Any]) -> None:
-        part_id = event["part_id"]
+        part_id, text = event["part_id"], event["text"]
+        part = self._parts.get(part_id)
+        if part is None or not isinstance(text, str):
+            return
         texts = self._texts.get(part_id)
         if texts is None:
             texts = self._texts[part_id] = []
-        texts.append(event["text"])
-        if "truncated" in event and part_id in self._parts:
-            self._parts[part_id]["truncated"] = True
+        texts.append(text)
+        _mark_truncated(part, event)
 
     def _text_end(self, event: Mapping[str, Any]) -> None:
         part = self._parts.get(event["part_id"])
@@ -261,6 +277,7 @@ class Transcript:
         self._add_part(event, part)
 
     def _tool_call(self, event: Mapping[str, Any]) -> None:
+        value = event["input"]
         if event["call_id"] not in self._calls:
             self._tool_input_start(event)
         part = self._calls.get(event["call_id"])
@@ -268,7 +285,7 @@ class Transcript:
             self._texts.pop(part["part_id"], None)
             part.pop("raw_input", None)
             part["state"] = "input-available"
-            part["input"] = event["input"]
+            part["input"] = value
             _mark_truncated(part, event)
 
     def _approval_request(self, event: Mapping[str, Any]) -> None:
@@ -284,11 +301,11 @@ class Transcript:
             self.status = "waiting"
 
     def _approval_resolved(self, event: Mapping[str, Any]) -> None:
-        request_id = event["request_id"]
+        request_id, decision = event["request_id"], event["decision"]
         self.pending = [entry for entry in self.pending if entry["request_id"] != request_id]
         for part in self._calls.values():
             if part.get("approval", {}).get("request_id") == request_id:
-                part["approval"]["decision"] = event["decision"]
+                part["approval"]["decision"] = decision
                 if part["state"] == "approval-requested":
                     part["state"] = "input-available"
         if self.status == "waiting" and not self.pending:
@@ -297,8 +314,8 @@ class Transcript:
     def _tool_start(self, event: Mapping[str, Any]) -> None:
         part = self._calls.get(event["call_id"])
         if part is not None:
-            part["state"] = "running"
             part["started_at"] = event["time"]
+            part["state"] = "running"
 
     def _tool_progress(self, event: Mapping[str, Any]) -> None:
         part = self._calls.get(event["call_id"])
@@ -309,21 +326,16 @@ class Transcript:
     def _tool_result(self, event: Mapping[str, Any]) -> None:
         part = self._calls.get(event["call_id"])
         if part is not None:
+            part.update({"output": event["output"], "ended_at": event["time"], "state": "output-available"})
             part.pop("progress", None)
-            part["state"] = "output-available"
-            part["output"] = event["output"]
-            part["ended_at"] = event["time"]
             _mark_truncated(part, event)
 
     def _tool_error(self, event: Mapping[str, Any]) -> None:
         part = self._calls.get(event["call_id"])
         if part is not None:
+            ending = {name: event[name] for name in ("error", "interrupted", "outcome")}
+            part.update(ending, ended_at=event["time"], state="output-error")
             part.pop("progress", None)
-            part["state"] = "output-error"
-            part["error"] = event["error"]
-            part["interrupted"] = event["interrupted"]
-            part["outcome"] = event["outcome"]
-            part["ended_at"] = event["time"]
             _mark_truncated(part, event)
 
     # -- inside
