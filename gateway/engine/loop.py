@@ -76,6 +76,10 @@ class AgentConfig:
     sleep: Callable[[float], Awaitable[None]]
 
 
+HOST_SHARE = 0.8
+"""The engine's share of the session's grace."""
+
+
 class _Stopped(Exception):
     """Leaves the work at a boundary once the run is stopping: a cancellation was swallowed or has not come yet."""
 
@@ -116,6 +120,9 @@ class Run:
         self.abort = abort
         # Inside the gateway the log is the only truth: nothing is kept here, and ``messages`` is the whole history.
         self.store = None if hosted else config.store
+        # Its cancellation at the end of its own grace would come just before we can say what was abandoned.
+        limit = host.abort_grace_s if host is not None and hosted else None
+        self.grace_s = config.abort_grace_s if limit is None else min(config.abort_grace_s, limit * HOST_SHARE)
         self.context = AgentRunContext(
             session_id=session_id,
             run_id=host.run_id if host is not None and hosted else new_id("run"),
@@ -177,10 +184,9 @@ class Run:
         except asyncio.CancelledError as error:  # the loop is shutting down: seal what can be sealed
             cancelled = error
         finally:
-            watcher.cancel()
             try:
                 if self.refusal is None:
-                    await outlast(asyncio.create_task(self._end(work), name=f"seal {self.context.run_id}"))
+                    await outlast(asyncio.create_task(self._end(work, watcher), name=f"seal {self.context.run_id}"))
             finally:
                 if self.refusal is not None and self.state.phase is not AgentPhase.CREATED:
                     self.state.enter(AgentPhase.FAILED)
@@ -191,7 +197,9 @@ class Run:
         if cancelled is not None:
             raise cancelled
 
-    async def _end(self, work: asyncio.Task[None] | None) -> None:
+    async def _end(self, work: asyncio.Task[None] | None, watcher: asyncio.Task[Any]) -> None:
+        watcher.cancel()
+        await asyncio.wait({watcher})
         if work is None or not work.done():
             self.latch.abort("closed" if self._closed is not None and self._closed.done() else "user")
         elif work.cancelled() and not self.latch.stopping:

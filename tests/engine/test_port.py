@@ -30,12 +30,14 @@ from gateway.engine import (
     as_engine,
     create_agent,
     run_context,
+    tool,
     user_message,
 )
+from gateway.engine.calls import _abandoned
 from gateway.engine.messages import UserMessage
-from gateway.engine.models.scripted import Fail, Hang
+from gateway.engine.models.scripted import Call, Fail, Hang
 from protocol.messages import ABORT_ERROR
-from tests.engine.support import SESSION, agent_for, no_sleep, of, read, stored, text
+from tests.engine.support import SESSION, agent_for, assert_aborted, no_sleep, of, read, stored, text, when
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -163,6 +165,29 @@ async def test_in_the_gateway_the_given_history_is_the_only_truth() -> None:
     assert [turn.content for turn in model.requests[0].messages] == ["First", "Answer", "More"]
     assert await stored(agent) == []
     assert agent._live == {}
+
+
+async def test_in_the_gateway_the_engine_is_done_before_the_sessions_grace_ends() -> None:
+    release = asyncio.Event()
+
+    @tool
+    async def immortal() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    abort, grace_s = asyncio.Event(), 0.1
+    agent = agent_for([Call("immortal")], tools=[immortal], abort_grace_s=60)
+    token = run_context.set(RunContext("ada", SESSION, "run_2", abort_grace_s=grace_s))
+    try:
+        events = await asyncio.wait_for(read(agent, abort=abort, on=when("tool-start", abort.set)), 10)
+    finally:
+        run_context.reset(token)
+        release.set()
+    assert_aborted(events, settled=False)
+    await asyncio.wait(set(_abandoned), timeout=5)
 
 
 async def test_build_request_gives_the_next_request_and_does_nothing() -> None:
