@@ -43,7 +43,10 @@ async def run_process(
     ``env`` is added to this process's environment. Raises OSError where the program cannot be started.
     """
     mark = secrets.token_hex(8)
-    process = await asyncio.create_subprocess_exec(
+    loop = asyncio.get_running_loop()
+    # Not create_subprocess_exec: it keeps its transport to itself, which has to be closed under a daemon's hands.
+    transport, protocol = await loop.subprocess_exec(
+        lambda: asyncio.subprocess.SubprocessStreamProtocol(limit=2**16, loop=loop),
         *argv,
         cwd=cwd,
         env={**os.environ, **(env or {}), _MARK: mark},
@@ -52,6 +55,7 @@ async def run_process(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+    process = asyncio.subprocess.Process(transport, protocol, loop)
     output = asyncio.ensure_future(process.communicate(stdin))
     try:
         stdout, stderr = await asyncio.shield(output)
@@ -59,6 +63,8 @@ async def run_process(
         await _end_group(process.pid, output)
         _report(mark)
         raise
+    finally:
+        transport.close()
     _signal(process.pid, signal.SIGKILL)  # children that the process left behind in its group
     return ProcessResult(process.returncode or 0, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
 
