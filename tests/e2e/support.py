@@ -30,7 +30,7 @@ from websockets.typing import Origin, Subprotocol
 from tests.e2e.fold import Fold, Frame, comparable, first_seq, is_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -185,7 +185,7 @@ class Server:
         await asyncio.to_thread(self.start)
 
     def close(self) -> None:
-        """Leave nothing behind: a drain first, a kill where that does not end it."""
+        """Leave nothing behind."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.kill()
@@ -382,12 +382,13 @@ class Client:
     async def call(self, kind: str, *, timeout: float = PATIENCE, **fields: Any) -> Frame:
         """Send a command with an id and give back the reply to it."""
         command_id = fields.pop("id", None) or fresh("c")
-        if kind == "attach":
-            self.view(fields["session_id"]).attaching.add(command_id)
+        view = self.view(fields["session_id"]) if kind == "attach" and "session_id" in fields else None
+        if view is not None:
+            view.attaching.add(command_id)
         await self.send({"type": kind, "id": command_id, **fields})
         reply = await self.reply(command_id, timeout=timeout)
-        if kind == "attach" and reply["type"] == "error":
-            self.view(fields["session_id"]).attaching.discard(command_id)
+        if view is not None and reply["type"] == "error":
+            view.attaching.discard(command_id)
         return reply
 
     async def reply(self, command_id: str, *, timeout: float = PATIENCE) -> Frame:
@@ -477,6 +478,9 @@ class Client:
     def events(self, session: str) -> list[Frame]:
         return [f for f in self.frames if is_event(f) and f.get("session_id") == session]
 
+    def tail(self) -> str:
+        return "\n".join(["the last frames:", *(json.dumps(f)[:200] for f in self.frames[-12:])])
+
     async def until(self, kind: str, *, timeout: float = PATIENCE, **fields: Any) -> Frame:
         """Read on to the first frame of this type with these fields."""
         try:
@@ -486,16 +490,29 @@ class Client:
                     if frame["type"] == kind and all(frame.get(k) == v for k, v in fields.items()):
                         return frame
         except TimeoutError:
-            tail = [json.dumps(f)[:160] for f in self.frames[-12:]]
-            raise AssertionError(
-                f"no {kind} {fields} within {timeout} s; the last frames:\n" + "\n".join(tail)
-            ) from None
+            raise AssertionError(f"no {kind} {fields} within {timeout} s; {self.tail()}") from None
+
+    async def reach(self, done: Callable[[], bool], what: str, *, timeout: float = PATIENCE) -> None:
+        """Read on until something holds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not done():
+                    await self.next()
+        except TimeoutError:
+            raise AssertionError(f"{what}: not within {timeout} s; {self.tail()}") from None
 
     async def caught_up(self, session: str, seq: int, *, timeout: float = PATIENCE) -> None:
         """Read on until the view of this session stands at `seq`."""
-        async with asyncio.timeout(timeout):
-            while self.view(session).seq < seq:
-                await self.next()
+        await self.reach(lambda: self.view(session).seq >= seq, f"seq {seq}", timeout=timeout)
+
+    async def idle(self, session: str, *, timeout: float = PATIENCE) -> None:
+        """Read on until this session has been run, and is idle, as far as its view knows."""
+
+        def done() -> bool:
+            view = self.view(session)
+            return view.seq > 0 and view.fold.status == "idle" and not view.attaching and not view.snapshot_due
+
+        await self.reach(done, "idle", timeout=timeout)
 
     async def closed(self, *, timeout: float = PATIENCE) -> int:
         """Read on to the end of the connection and give back its close code."""

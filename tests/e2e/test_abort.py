@@ -159,8 +159,7 @@ async def test_an_abort_with_nothing_stops_every_run_of_the_owned_sessions(serve
             (s, r, "requested") for s, r in runs.items()
         }
         for session in mine:
-            while c.view(session).fold.status != "idle":
-                await c.next()
+            await c.idle(session)
         gate.touch()
         assert (await d.until("run-finish", session_id=other))["status"] == "completed"
 

@@ -259,10 +259,11 @@ async def test_attaching_at_any_moment_loses_and_repeats_nothing(server: Server,
                 for k in range(3):
                     fields: dict[str, Any] = {"seq": 0} if (n + k) % 2 else {}
                     b.views.clear()
-                    await b.ok("attach", session_id=session, role="observer", **fields)
-                    await b.until("text-delta", session_id=session)
-                while b.view(session).fold.status != "idle" or b.view(session).snapshot_due:
-                    await b.next()
+                    attached = await b.ok("attach", session_id=session, role="observer", **fields)
+                    if attached["recovery"] == "snapshot":
+                        await b.until("snapshot", session_id=session)
+                    await b.caught_up(session, attached["seq"] + 3)
+                await b.idle(session, timeout=25)
                 await agree(server, b, session)
                 assert not b.view(session).dropped
 

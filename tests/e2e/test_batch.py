@@ -86,17 +86,22 @@ async def test_a_merge_is_cut_at_the_cursor(server: Server) -> None:
 @pytest.mark.parametrize("batch", [False, True])
 async def test_no_message_is_over_1_mib(server: Server, batch: bool) -> None:
     session = fresh()
-    async with server.client(batch=batch) as a, server.client(batch=batch) as b:
-        for do in (spec("big"), spec("big", output=True), spec("words", words=40, pad=60_000), "x" * 900_000):
+    async with server.client(batch=batch) as a, server.client(batch=batch) as b, server.client(batch=batch) as c:
+        for do in (
+            spec("big"),
+            spec("big", output=True),
+            spec("words", words=40, pad=60_000),
+            "x" * min(900_000, a.welcome["limits"]["max_frame_bytes"] - 1000),
+        ):
             await a.prompt(session, do)
             await a.until("run-finish", session_id=session, timeout=30)
         attached = await b.ok("attach", session_id=session)
         assert attached["recovery"] == "snapshot"
         await b.until("snapshot", session_id=session)
-        fresh_reader = await b.ok("attach", session_id=session, seq=0)
-        await b.caught_up(session, fresh_reader["seq"], timeout=30)
-        for c in (a, b):
-            for message in c.messages:
+        await c.ok("attach", session_id=session, seq=0)
+        await c.caught_up(session, attached["seq"], timeout=30)
+        for reader in (a, b, c):
+            for message in reader.messages:
                 assert size(message) <= MESSAGE
                 parsed = json.loads(message)
                 assert not isinstance(parsed, list) or len(parsed) == 1 or size(message) <= BATCH
@@ -106,7 +111,7 @@ async def test_history_stays_within_1_mib_too(server: Server) -> None:
     session = fresh()
     async with server.client() as c:
         for _ in range(4):
-            await c.prompt(session, "x" * 500_000)
+            await c.prompt(session, spec("big", bytes=500_000))
             await c.until("run-finish", session_id=session)
         count = 0
         before: dict[str, str] = {}
@@ -128,7 +133,6 @@ async def test_a_batch_client_may_mix_with_a_plain_one(server: Server) -> None:
         await a.prompt(session, spec("words", words=500))
         await b.ok("attach", session_id=session)
         for c in (a, b):
-            while c.view(session).fold.status != "idle" or c.view(session).seq == 0:
-                await c.next()
+            await c.idle(session)
             await agree(server, c, session)
         assert a.view(session).fold.state() == b.view(session).fold.state()

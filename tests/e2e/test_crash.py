@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -175,15 +176,15 @@ async def test_on_lost_resume_is_tried_at_most_twice(launch: Launch) -> None:
         await server.restart()
         async with server.client() as c:
             await c.ok("attach", session_id=session, seq=0)
-            while types(c.events(session)).count("run-start") < runs or c.events(session)[-1]["type"] != "text-delta":
-                await c.next()
+            await c.until("text-delta")
+            while types(c.events(session)).count("run-start") < runs:
+                await c.until("text-delta")
             server.kill()
             await c.closed()
     await server.restart()
     async with server.client() as c:
         await c.ok("attach", session_id=session, seq=0)
-        while types(c.events(session)).count("run-finish") < 3:
-            await c.next()
+        await c.reach(lambda: types(c.events(session)).count("run-finish") == 3, "three ends")
         for _ in range(10):
             await c.barrier()
         assert types(c.events(session)).count("run-start") == 3
@@ -234,8 +235,7 @@ async def test_many_sessions_are_sealed_at_once(launch: Launch) -> None:
         for session in sessions:
             await c.prompt(session, spec("words", words=100_000, delay=0.002))
         for session in sessions:
-            while c.view(session).seq < 6:
-                await c.next()
+            await c.caught_up(session, 6)
         server.kill()
         await c.closed()
         views = c.views
@@ -248,3 +248,46 @@ async def test_many_sessions_are_sealed_at_once(launch: Launch) -> None:
             assert snapshot["resumable"] is True
     for session in sessions:
         check_log(await server.log(session))
+
+
+async def test_a_log_that_lost_its_tail_answers_its_owner_with_a_new_epoch(launch: Launch) -> None:
+    """The database of an hour ago comes back, as a restore from a backup would bring it."""
+    server = launch()
+    session = fresh()
+    async with server.client() as c:
+        await c.run(session, "kept")
+        server.terminate()
+        await c.closed(timeout=20)
+        view = c.view(session)
+    assert await server.exited() == 0
+    backup = server.folder / "backup"
+    backup.mkdir()
+    for file in server.folder.glob("g.db*"):
+        shutil.copy(file, backup)
+    await server.restart()
+    async with server.client() as c:
+        c.views[session] = view
+        await c.ok("attach", session_id=session, epoch=view.epoch, seq=view.seq)
+        await c.run(session, "lost")
+        server.kill()
+        await c.closed()
+    for file in server.folder.glob("g.db*"):
+        file.unlink()
+    for file in backup.iterdir():
+        shutil.copy(file, server.folder)
+    await server.restart()
+    async with server.client() as c:
+        c.views[session] = view
+        old = view.epoch
+        attached = await c.ok("attach", session_id=session, epoch=old, seq=view.seq)
+        assert attached["recovery"] == "snapshot"
+        assert attached["epoch"] != old
+        await c.until("snapshot", session_id=session, epoch=attached["epoch"])
+        snapshot = await agree(server, c, session)
+        assert [text_of(m) for m in snapshot["messages"] if m["role"] == "user"] == ["kept"]
+        assert (await c.run(session, "goes on"))["status"] == "completed"
+        await agree(server, c, session)
+        server.kill()
+        await c.closed()
+    await server.restart()
+    assert (await server.snapshot(session))["epoch"] == attached["epoch"], "the new epoch was stored first"

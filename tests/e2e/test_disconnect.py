@@ -229,8 +229,7 @@ async def test_every_run_of_the_connection_goes(server: Server) -> None:
                 await c.holding(session)
                 await watch(observer, session)
         for session in sessions:
-            while observer.view(session).fold.status != "idle":
-                await observer.next()
+            await observer.idle(session)
             await agree(server, observer, session)
 
 

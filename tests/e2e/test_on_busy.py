@@ -9,7 +9,7 @@ from tests.e2e.support import ABORT_ERROR, Server, agree, check_log, fresh, spec
 if TYPE_CHECKING:
     from pathlib import Path
 
-SETTINGS = {"queue_limit": 3}
+SETTINGS = {"queue_limit": 3, "abort_grace": 0.5}
 
 
 async def test_reject_is_the_default(server: Server) -> None:

@@ -342,7 +342,6 @@ async def test_many_sessions_run_side_by_side_on_one_connection(server: Server) 
         for session in sessions:
             await c.prompt(session, spec("words", words=50, delay=0.002))
         for session in sessions:
-            while c.view(session).fold.status != "idle" or c.view(session).seq == 0:
-                await c.next()
+            await c.idle(session)
             check_log(c.events(session))
             await agree(server, c, session)

@@ -121,8 +121,7 @@ async def test_a_prompt_is_accepted_with_the_ack(server: Server) -> None:
     assert (answer.body["command"], answer.body["session_id"]) == ("prompt", session)
     async with server.client() as c:
         await c.ok("attach", session_id=session, seq=0)
-        while c.view(session).fold.status != "idle" or c.view(session).seq == 0:
-            await c.next()
+        await c.idle(session)
         log = c.events(session)
         assert log[-1]["run_id"] == answer.body["run_id"]
         check_log(log)
@@ -130,7 +129,7 @@ async def test_a_prompt_is_accepted_with_the_ack(server: Server) -> None:
         assert text_of(snapshot["messages"][-1]) == "Hello, world"
     again = await server.http("POST", f"/api/sessions/{session}/prompt", {"id": same, "text": "Hi"})
     assert again.body["run_id"] == answer.body["run_id"]
-    assert again.body["duplicate"] is True
+    assert again.body.get("duplicate") is True
 
 
 async def test_an_abort_stops_the_run(server: Server) -> None:

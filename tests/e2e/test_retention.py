@@ -11,7 +11,9 @@ from tests.e2e.support import Server, agree, fresh, spec
 if TYPE_CHECKING:
     from tests.e2e.conftest import Launch
 
-SETTINGS = {"retain_bytes": 20_000, "send_timeout": 30}
+SETTINGS = {"retain_bytes": 200_000, "send_timeout": 30}
+CHATTY = spec("words", words=300, pad=300, delay=0.001)
+"""About 150 KB of events."""
 
 
 async def attach_until(server: Server, session: str, recovery: str, **cursor: Any) -> None:
@@ -24,9 +26,10 @@ async def attach_until(server: Server, session: str, recovery: str, **cursor: An
 async def test_past_retain_bytes_the_oldest_events_go(server: Server) -> None:
     session = fresh()
     async with server.client() as a:
-        for n in range(4):
-            await a.prompt(session, spec("words", words=100, pad=100, delay=0.001), metadata={"n": n})
-            await a.until("run-finish", session_id=session)
+        for _ in range(4):
+            await a.prompt(session, CHATTY)
+            await a.idle(session)
+        await a.run(session)
         held = a.view(session)
         await attach_until(server, session, "snapshot", epoch=held.epoch, seq=2)
         await attach_until(server, session, "snapshot", seq=0)
@@ -60,12 +63,12 @@ async def test_past_retain_s_the_events_go(launch: Launch) -> None:
 
 
 async def test_what_retention_dropped_is_still_in_the_transcript_after_kill_9(launch: Launch) -> None:
-    server = launch(retain_s=1, retain_bytes=5000)
+    server = launch(retain_s=1, retain_bytes=200_000)
     session = fresh()
     async with server.client() as a:
         for _ in range(3):
-            await a.prompt(session, spec("words", words=100, pad=50, delay=0.001))
-            await a.until("run-finish", session_id=session)
+            await a.prompt(session, CHATTY)
+            await a.idle(session)
         held = a.view(session)
         await attach_until(server, session, "snapshot", epoch=held.epoch, seq=2)
         before = await agree(server, a, session)
@@ -83,21 +86,21 @@ async def test_a_live_cursor_below_the_floor_gets_a_snapshot_too(server: Server)
     """A client that does not read while 24 MiB pass: it misses them, and loses nothing."""
     session = fresh()
     async with server.client() as a, server.client(slow=True) as slow:
-        await a.prompt(session, spec("hold"), on_disconnect="continue")
+        await a.run(session)
         await slow.ok("attach", session_id=session, role="observer")
-        await a.ok("abort", session_id=session)
-        await a.until("run-finish", session_id=session)
-        await slow.until("run-finish", session_id=session)
+        await slow.until("snapshot", session_id=session)
         read = len(slow.frames)
         await a.prompt(session, spec("flood", events=800, bytes=30_000))
-        await a.until("run-finish", session_id=session, timeout=60)
-        last = a.view(session).seq
+        await a.reach(lambda: a.view(session).fold.status == "running", "a start")
+        await a.idle(session, timeout=60)
+        last = (await agree(server, a, session))["seq"]
         await slow.caught_up(session, last, timeout=60)
-        recovered = [f for f in slow.frames[read:] if f["type"] in ("attached", "snapshot")]
+        later = slow.frames[read:]
+        recovered = [f for f in later if f["type"] in ("attached", "snapshot")]
         assert recovered, "below the floor there is no replay"
         kinds = [f["type"] for f in recovered]
         assert kinds == ["attached", "snapshot"] * (len(kinds) // 2)
         assert all(f["recovery"] == "snapshot" for f in recovered if f["type"] == "attached")
         assert not slow.view(session).gaps
         await agree(server, slow, session)
-        assert sum(is_event(f) for f in slow.frames) < last
+        assert sum(is_event(f) for f in later) < last
