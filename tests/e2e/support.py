@@ -363,6 +363,12 @@ class Client:
         async with asyncio.timeout(PATIENCE):
             await self.ws.wait_closed()
 
+    async def hang_up(self) -> None:
+        """End the TCP connection in order (FIN), but without any close frame."""
+        self.ws.transport.close()
+        async with asyncio.timeout(PATIENCE):
+            await self.ws.wait_closed()
+
     async def cut(self) -> None:
         """Reset the TCP connection: no close frame, no goodbye."""
         sock = self.ws.transport.get_extra_info("socket")

@@ -49,7 +49,7 @@ async def test_a_close_on_purpose_aborts_at_once(server: Server, how: str) -> No
     check_log(await server.log(session))
 
 
-@pytest.mark.parametrize("how", ["reset", "1001", "4321"])
+@pytest.mark.parametrize("how", ["reset", "fin", "1001", "4321"])
 async def test_any_other_end_counts_for_the_grace(server: Server, how: str) -> None:
     session = fresh()
     async with server.client() as observer:
@@ -57,7 +57,7 @@ async def test_any_other_end_counts_for_the_grace(server: Server, how: str) -> N
             await c.holding(session)
             await watch(observer, session)
             left = now_ms()
-            await (c.cut() if how == "reset" else c.close(int(how)))
+            await {"reset": c.cut, "fin": c.hang_up}.get(how, lambda: c.close(int(how)))()
         asked = await ended_by_disconnect(observer, session)
         assert 500 <= asked - left < 4000, "after the server's grace"
 
