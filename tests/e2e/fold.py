@@ -113,9 +113,10 @@ class Fold:
             case "dequeued":
                 self.queue = [q for q in self.queue if q["run_id"] != f["run_id"]]
             case "messages-removed":
+                # A message older than all that is held: everything held came after it.
                 ids = [m["id"] for m in self.messages]
-                if f["from_message_id"] in ids:
-                    del self.messages[ids.index(f["from_message_id"]) :]
+                first = f["from_message_id"]
+                del self.messages[ids.index(first) if first in ids else 0 :]
             case "message-added":
                 self.messages.append(f["message"])
                 self.queue = [q for q in self.queue if q["run_id"] != f["run_id"]]
@@ -143,6 +144,8 @@ class Fold:
             case "text-delta" | "reasoning-delta":
                 if (open_part := self._part(f)) is not None:
                     open_part["text"] += f["text"]
+                    if f.get("truncated"):
+                        open_part["truncated"] = True
             case "text-end" | "reasoning-end":
                 if (open_part := self._part(f)) is not None:
                     open_part["state"] = "done"
@@ -172,6 +175,8 @@ class Fold:
                 return
             tool = {"type": "tool", **{k: f[k] for k in ("part_id", "call_id", "tool")}, "state": "input-streaming"}
             self._add_part(f["message_id"], tool)
+        if f.get("truncated"):
+            tool["truncated"] = True
         match kind:
             case "tool-input-delta":
                 tool["raw_input"] = tool.get("raw_input", "") + f["text"]
