@@ -520,6 +520,16 @@ class Client:
 
         await self.reach(done, "idle", timeout=timeout)
 
+    async def over(self, ack: Frame, *, timeout: float = PATIENCE) -> None:
+        """Read on until an acked run has ended, as far as the view knows: by its events or by a snapshot."""
+        view = self.view(ack["session_id"])
+
+        def done() -> bool:
+            ended = [m for m in view.fold.messages if m.get("run_id") == ack["run_id"] and m["completed_at"]]
+            return bool(ended) and view.fold.run_id != ack["run_id"] and not view.snapshot_due
+
+        await self.reach(done, "the end of the run", timeout=timeout)
+
     async def closed(self, *, timeout: float = PATIENCE) -> int:
         """Read on to the end of the connection and give back its close code."""
         async with asyncio.timeout(timeout):

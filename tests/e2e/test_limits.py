@@ -26,7 +26,7 @@ async def test_a_burst_of_commands_is_rate_limited_and_the_connection_stays(serv
     session = fresh()
     async with server.client() as c:
         await c.run(session)
-        ids = [fresh("h") for _ in range(200)]
+        ids = [fresh("h") for _ in range(60)]
         for one in ids:
             await c.send({"type": "history", "id": one, "session_id": session})
         replies = [await c.reply(one) for one in ids]
@@ -43,25 +43,16 @@ async def test_aborts_are_never_rate_limited(server: Server) -> None:
     session = fresh()
     async with server.client() as c:
         ack = await c.holding(session)
-        ids = [fresh("h") for _ in range(200)]
+        ids = [fresh("h") for _ in range(60)]
         for one in ids:
             await c.send({"type": "history", "id": one, "session_id": session})
         done = await c.ok("abort", session_id=session)
         assert [r["run_id"] for r in done["runs"]] == [ack["run_id"]]
         await c.until("run-finish", session_id=session, status="aborted")
-        aborts = [fresh("a") for _ in range(200)]
+        aborts = [fresh("a") for _ in range(60)]
         for one in aborts:
             await c.send({"type": "abort", "id": one, "session_id": session})
         assert {(await c.reply(one))["type"] for one in aborts} == {"ack"}
-
-
-async def test_another_connection_is_not_limited_by_the_first_ones_burst(server: Server) -> None:
-    session = fresh()
-    async with server.client() as a, server.client() as b:
-        await a.run(session)
-        for _ in range(100):
-            await a.send({"type": "history", "session_id": session})
-        await b.ok("history", session_id=session)
 
 
 async def test_sessions_per_connection_are_bounded(server: Server) -> None:

@@ -213,9 +213,8 @@ async def test_a_bad_session_id_in_the_path_is_an_error(server: Server) -> None:
     assert answer.code in ("invalid", "session_not_found")
 
 
-@pytest.mark.parametrize("query", ["limit=many", "limit=-1"])
-async def test_a_wrong_query_is_422_invalid(server: Server, query: str) -> None:
-    answer = await server.http("GET", f"/api/sessions?{query}")
+async def test_a_wrong_query_is_422_invalid(server: Server) -> None:
+    answer = await server.http("GET", "/api/sessions?limit=many")
     assert (answer.status, answer.code) == (422, "invalid")
 
 

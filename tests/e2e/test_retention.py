@@ -27,8 +27,7 @@ async def test_past_retain_bytes_the_oldest_events_go(server: Server) -> None:
     session = fresh()
     async with server.client() as a:
         for _ in range(4):
-            await a.prompt(session, CHATTY)
-            await a.idle(session)
+            await a.over(await a.prompt(session, CHATTY))
         await a.run(session)
         held = a.view(session)
         await attach_until(server, session, "snapshot", epoch=held.epoch, seq=2)
@@ -67,8 +66,7 @@ async def test_what_retention_dropped_is_still_in_the_transcript_after_kill_9(la
     session = fresh()
     async with server.client() as a:
         for _ in range(3):
-            await a.prompt(session, CHATTY)
-            await a.idle(session)
+            await a.over(await a.prompt(session, CHATTY))
         held = a.view(session)
         await attach_until(server, session, "snapshot", epoch=held.epoch, seq=2)
         before = await agree(server, a, session)
@@ -90,9 +88,8 @@ async def test_a_live_cursor_below_the_floor_gets_a_snapshot_too(server: Server)
         await slow.ok("attach", session_id=session, role="observer")
         await slow.until("snapshot", session_id=session)
         read = len(slow.frames)
-        await a.prompt(session, spec("flood", events=800, bytes=30_000))
-        await a.reach(lambda: a.view(session).fold.status == "running", "a start")
-        await a.idle(session, timeout=60)
+        ack = await a.prompt(session, spec("flood", events=800, bytes=30_000))
+        await a.over(ack, timeout=60)
         last = (await agree(server, a, session))["seq"]
         await slow.caught_up(session, last, timeout=60)
         later = slow.frames[read:]
