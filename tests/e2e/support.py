@@ -95,8 +95,10 @@ class Server:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         port: int | None = None,
+        cwd: Path = HERE,
     ) -> None:
         self.folder = folder
+        self.cwd = cwd
         self.engine = engine
         self.args = list(args)
         self.env = dict(env or {})
@@ -108,6 +110,8 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
+        if not self.engine:
+            return [sys.executable, "-m", "gateway", "serve", "--port", str(self.port), *self.args]
         store = f"sqlite:///{self.folder / 'g.db'}"
         target = self.engine if ":" in self.engine or "-" in self.engine else f"engines:{self.engine}"
         base = [sys.executable, "-m", "gateway", "serve", target, "--port", str(self.port), "--store", store]
@@ -121,7 +125,7 @@ class Server:
         """Start the process and wait for nothing."""
         with (self.folder / "out.log").open("ab") as out, (self.folder / "err.log").open("ab") as err:
             self.process = subprocess.Popen(
-                self.command(), cwd=HERE, env=self.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
+                self.command(), cwd=self.cwd, env=self.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
         return self.process
 

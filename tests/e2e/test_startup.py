@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.support import Server, fresh
+from tests.e2e.support import Server, agree, check_log, fresh, spec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +81,32 @@ async def test_a_restart_on_the_same_database_finds_its_sessions(launch: Launch)
     assert await server.exited() == 0
     await server.restart()
     assert await server.snapshot(session) == before
+
+
+async def test_the_graces_are_flags_too(launch: Launch) -> None:
+    server = launch(args=("--disconnect-grace", "0.4", "--abort-grace", "0.3"))
+    session = fresh()
+    async with server.client() as observer:
+        async with server.client() as c:
+            await c.prompt(session, spec("stubborn"))
+            await c.until("text-delta", session_id=session)
+            await observer.ok("attach", session_id=session, role="observer")
+            await c.cut()
+        finish = await observer.until("run-finish", session_id=session, timeout=4)
+        assert (finish["status"], finish["reason"]) == ("aborted", "disconnect")
+
+
+async def test_serve_alone_runs_the_default_agent_offline_with_sqlite_in_the_current_directory(tmp_path: Path) -> None:
+    server = Server(tmp_path, "", cwd=tmp_path)
+    try:
+        server.start()
+        session = fresh()
+        async with server.client() as c:
+            ack = await c.prompt(session, "Hello")
+            finish = await c.until("run-finish", run_id=ack["run_id"], timeout=60)
+            assert finish["status"] == "completed"
+            check_log(c.events(session))
+            await agree(server, c, session)
+        assert (tmp_path / "gateway.db").exists()
+    finally:
+        server.close()
