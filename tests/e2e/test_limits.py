@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
@@ -88,6 +89,11 @@ async def test_a_client_that_does_not_read_slows_nobody_and_is_cut_off(launch: L
         finish = await a.until("run-finish", run_id=ack["run_id"], timeout=60)
         assert finish["status"] == "completed"
         await agree(server, a, session)
+        began = time.monotonic()
+        while time.monotonic() - began < 3:  # well past send_timeout, and nobody else notices
+            sent = time.monotonic()
+            await a.barrier()
+            assert time.monotonic() - sent < 1
         code = await slow.closed(timeout=60)
         assert code in (4102, 1006)
         assert (await a.run(session, "next"))["status"] == "completed"
