@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.engine.abort import outlast
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -45,7 +47,7 @@ async def run_process(
     mark = secrets.token_hex(8)
     loop = asyncio.get_running_loop()
     # Not create_subprocess_exec: it keeps its transport to itself, which has to be closed under a daemon's hands.
-    transport, protocol = await loop.subprocess_exec(
+    starting = loop.subprocess_exec(
         lambda: asyncio.subprocess.SubprocessStreamProtocol(limit=2**16, loop=loop),
         *argv,
         cwd=cwd,
@@ -55,9 +57,20 @@ async def run_process(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+    started = asyncio.ensure_future(starting)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        transport, protocol = await outlast(started)
+    except asyncio.CancelledError as error:
+        if started.cancelled() or started.exception() is not None:
+            raise
+        # Between its birth and our hearing of it: it is ended like any other, it may have children already.
+        (transport, protocol), cancelled = started.result(), error
     process = asyncio.subprocess.Process(transport, protocol, loop)
     output = asyncio.ensure_future(process.communicate(stdin))
     try:
+        if cancelled is not None:
+            raise cancelled
         stdout, stderr = await asyncio.shield(output)
     except BaseException:
         await _end_group(process.pid, output)

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -110,3 +110,26 @@ async def test_case_44_double_forked_daemon(tmp_path: Path, caplog: pytest.LogCa
         assert f"process {pids[0]} left its tool's group" in caplog.text
     finally:
         os.kill(pids[0], signal.SIGKILL)
+
+
+async def test_a_process_cancelled_while_it_is_being_started_leaves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been born before we hear of it."""
+    loop = asyncio.get_running_loop()
+    spawn, born, gate, pids = loop.subprocess_exec, asyncio.Event(), asyncio.Event(), []
+
+    async def slow_spawn(*args: Any, **options: Any) -> Any:
+        transport, protocol = await spawn(*args, **options)
+        pids.append(transport.get_pid())
+        born.set()
+        await gate.wait()
+        return transport, protocol
+
+    monkeypatch.setattr(loop, "subprocess_exec", slow_spawn)
+    task: asyncio.Task[object] = asyncio.create_task(run_process(sys.executable, "-c", "import signal; signal.pause()"))
+    await born.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gone(pids[0])
