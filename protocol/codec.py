@@ -162,8 +162,10 @@ class EventEncoder:
         return Record(seq, b'%b,"seq":%d,"text":"%b"}' % (self._head, seq, text), self._head, text)
 
 
-def frames(records: Sequence[Record], start: int, *, merge: bool, limit: int) -> tuple[list[bytes], int, int]:
-    """Take encoded frames from ``records[start:]`` up to ``limit`` bytes (one at least).
+def frames(
+    records: Sequence[Record], start: int, *, merge: bool, limit: int, force: bool = True
+) -> tuple[list[bytes], int, int]:
+    """Take encoded frames from ``records[start:]`` up to ``limit`` bytes (with ``force``, one at least).
 
     With ``merge``, neighbouring deltas of one part become one frame with ``from``. Returns the frames, the index of the
     first record not taken, and the bytes taken (a comma each included).
@@ -193,7 +195,7 @@ def frames(records: Sequence[Record], start: int, *, merge: bool, limit: int) ->
                 data = record.data
         else:
             data = record.data
-        if out and size + len(data) + 2 > limit:  # the brackets of the array count too
+        if (out or not force) and size + len(data) + 2 > limit:  # the brackets of the array count too
             break
         out.append(data)
         size += len(data) + 1
