@@ -150,7 +150,7 @@ class Session:
                 while buffer:
                     frame = buffer.popleft()
                     yield frame
-                    if until is not None and frame["type"] == "run-finish" and frame["run_id"] == until:
+                    if until is not None and _ends(frame, until):
                         return
                 if (end := self._state.ended) is not None:
                     if end["type"] == "error":
@@ -164,3 +164,11 @@ class Session:
                 await self._news.wait()
         finally:
             self._reading = False
+
+
+def _ends(frame: Frame, run_id: str) -> bool:
+    """Say whether the run is over with this frame; a snapshot may have swallowed its ``run-finish``."""
+    if frame["type"] == "snapshot":
+        seen = any(message.get("run_id") == run_id for message in frame["messages"])
+        return seen and frame["run_id"] != run_id
+    return bool(frame["type"] == "run-finish" and frame["run_id"] == run_id)
