@@ -48,7 +48,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 
 
 def document() -> bytes:
-    """Give one JSON Schema: all types in its ``$defs``, the unions as ``Command``, ``ServerFrame``, ``Event``, ``Message``.
+    """Give one JSON Schema: all types in ``$defs``, the unions ``Command``, ``ServerFrame``, ``Event``, ``Message``.
 
     What ``gateway schema`` prints.
     """
