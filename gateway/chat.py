@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -21,8 +22,13 @@ from rich.text import Text
 
 from gateway.client import CommandError, GatewayError, connect
 
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from rich.console import ConsoleOptions, RenderableType, RenderResult
 
@@ -45,15 +51,20 @@ class Input(Protocol):
 
 
 class Stdin:
-    """Lines of standard input, read by the event loop: no thread is left blocking when the program ends."""
+    """Lines of standard input, read by the event loop: no thread is left blocking when the program ends.
 
-    def __init__(self, fd: int | None = None) -> None:
+    ``unseen`` is told of each line that was typed before anybody asked, while the terminal did not echo.
+    """
+
+    def __init__(self, fd: int | None = None, unseen: Callable[[str], None] | None = None) -> None:
         self._fd = sys.stdin.fileno() if fd is None else fd
+        self._unseen = unseen if os.isatty(self._fd) else None
         self._held = b""
         self._ended = False
 
     async def __call__(self) -> str | None:
         """Give the next line."""
+        ahead = self._unseen is not None and bool(self._held or select.select([self._fd], [], [], 0)[0])
         while b"\n" not in self._held and not self._ended:
             await self._readable()
             data = os.read(self._fd, 65536)
@@ -62,7 +73,10 @@ class Stdin:
         line, end, self._held = self._held.partition(b"\n")
         if not line and not end:
             return None
-        return line.decode("utf-8", "replace").rstrip("\r")
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        if ahead and self._unseen is not None:
+            self._unseen(text)
+        return text
 
     async def _readable(self) -> None:
         loop = asyncio.get_running_loop()
@@ -75,6 +89,26 @@ class Stdin:
             await ready.wait()
         finally:
             loop.remove_reader(self._fd)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Do not echo what is typed while an answer is drawn: it would tear the picture."""
+    try:
+        fd = sys.stdin.fileno()
+    except (OSError, ValueError):
+        fd = -1
+    if termios is None or fd < 0 or not os.isatty(fd):
+        yield
+        return
+    before = termios.tcgetattr(fd)
+    silent = list(before)
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(fd, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 class _View:
@@ -233,7 +267,7 @@ class _Chat:
     async def _show(self, run_id: str) -> None:
         view = self._view = _View(self._session, run_id)
         try:
-            with Live(view, console=self._console, auto_refresh=False, redirect_stdout=False) as live:
+            with _quiet(), Live(view, console=self._console, auto_refresh=False, redirect_stdout=False) as live:
                 try:
                     status = await self._follow(run_id, view, live)
                 finally:
@@ -401,8 +435,8 @@ async def chat(
     try:
         async with connect(url, token, client={"name": "gateway chat"}, on_status=changed) as gateway:
             session = gateway.session(session_id)
-            mine = _Chat(gateway, session, console, read or Stdin())
-            mine.say(f"connected to {url}, session {session.id}; /help for help")
+            mine = _Chat(gateway, session, console, read or Stdin(unseen=console.out))
+            mine.say(f"session {session.id}; /help for help")
             talk.append(mine)
             loop.add_signal_handler(signal.SIGINT, interrupted)
             try:

@@ -177,7 +177,7 @@ class Gateway:
                 return await self._open()
             except (OSError, InvalidHandshake) as exc:
                 if self._opened is not None and not self._opened.done():
-                    raise Unreachable(f"no gateway at {self._url}: {exc or type(exc).__name__}") from exc
+                    raise Unreachable(f"no gateway at {self._url}: {_why(exc)}") from exc
                 wait = self._backoff.next(_retry_after(exc))
             except InvalidURI as exc:
                 raise Unreachable(f"{self._url} is no WebSocket address") from exc
@@ -304,6 +304,15 @@ class Gateway:
 
 def _text(frame: Frame) -> str:
     return orjson.dumps(frame).decode()
+
+
+def _why(exc: Exception) -> str:
+    """Say in few words why a socket did not open."""
+    if isinstance(exc, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(exc, TimeoutError):
+        return "no answer in time"
+    return str(exc) or type(exc).__name__
 
 
 def _retry_after(exc: Exception) -> float:
