@@ -18,3 +18,9 @@ export class GatewayError extends Error {
     return new GatewayError(code, message, retryable);
   }
 }
+
+/** The failure is in the session's state too: nobody has to look twice, so an ignored promise is no accident. */
+export function quiet<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined);
+  return promise;
+}

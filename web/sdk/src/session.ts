@@ -1,5 +1,5 @@
 /** One conversation as a client sees it: the fold, its cursor, and what was said but not yet heard back. */
-import { GatewayError } from "./errors.js";
+import { GatewayError, quiet } from "./errors.js";
 import { uuid } from "./id.js";
 import type { Reply } from "./outbox.js";
 import { EMPTY, fold, place, prepend, type Transcript } from "./transcript.js";
@@ -148,7 +148,7 @@ export class Session {
   }
 
   /** Stop what runs and what waits. Works at once, also while offline and before the run has an id. */
-  async abort(reason?: string): Promise<AbortedRun[]> {
+  abort(reason?: string): Promise<AbortedRun[]> {
     const why = reason === undefined ? {} : { reason };
     const replies: Promise<AbortedRun[]>[] = [];
     let cancelled = false;
@@ -167,7 +167,7 @@ export class Session {
     }
     this.stopping = this.transcript.status !== "idle";
     this.changed();
-    return (await Promise.all(replies)).flat();
+    return quiet(Promise.all(replies).then((runs) => runs.flat()));
   }
 
   /** Answer an approval. */
@@ -185,14 +185,15 @@ export class Session {
   /** Load older messages in front of those held; says whether there are more. */
   history(limit = 50): Promise<boolean> {
     const before = this.transcript.messages[0]?.id;
-    return this.command<History>(
+    const page = this.command<History>(
       { type: "history", id: uuid(), session_id: this.id, limit, ...(before === undefined ? {} : { before }) },
       (page) => {
         if (this.transcript.messages[0]?.id !== before) return; // replaced meanwhile
         this.transcript = prepend(this.transcript, page.messages, page.has_more);
         this.changed();
       },
-    ).then((page) => page.has_more);
+    );
+    return quiet(page.then(({ has_more }) => has_more));
   }
 
   // ------------------------------------------------------------------------------------- called by the gateway
@@ -392,13 +393,14 @@ export class Session {
   }
 
   private sendAbort(target: { command_id?: string; session_id?: string; reason?: string }): Promise<AbortedRun[]> {
-    return this.command<Ack>({ type: "abort", id: uuid(), ...target }, (ack) => {
+    const asked = this.command<Ack>({ type: "abort", id: uuid(), ...target }, (ack) => {
       const live = (ack.runs ?? []).some(({ state }) => state !== "too_late" && state !== "dequeued");
       if (!live && this.transcript.status !== "aborting") {
         this.stopping = false;
         this.touch();
       }
-    }).then((ack) => ack.runs ?? []);
+    });
+    return quiet(asked.then((ack) => ack.runs ?? []));
   }
 
   private command<T extends Reply>(
@@ -406,24 +408,24 @@ export class Session {
     done?: (reply: T) => void,
     failed?: (error: GatewayError) => void,
   ): Promise<T> {
-    const promise = new Promise<T>((resolve, reject) =>
-      this.port.send(
-        frame,
-        (reply) => {
-          done?.(reply as T);
-          resolve(reply as T);
-        },
-        (error) => {
-          if (error.code !== "cancelled") this.error = error;
-          if (frame.type === "abort") this.stopping = false;
-          failed?.(error);
-          this.changed();
-          reject(error);
-        },
+    return quiet(
+      new Promise<T>((resolve, reject) =>
+        this.port.send(
+          frame,
+          (reply) => {
+            done?.(reply as T);
+            resolve(reply as T);
+          },
+          (error) => {
+            if (error.code !== "cancelled") this.error = error;
+            if (frame.type === "abort") this.stopping = false;
+            failed?.(error);
+            this.changed();
+            reject(error);
+          },
+        ),
       ),
     );
-    promise.catch(() => undefined); // the failure is in `state.error` too: nobody has to look twice
-    return promise;
   }
 
   private sendAttach(whole = false): void {
