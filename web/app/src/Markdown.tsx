@@ -1,0 +1,105 @@
+/**
+ * Text from a model, made safe: no raw HTML, no script addresses, nothing loaded from elsewhere.
+ *
+ * While it streams, only its last block is parsed again at each paint; the blocks before it stand.
+ */
+import { memo, useState, type ComponentProps, type ReactNode } from "react";
+import ReactMarkdown, { type Components } from "react-markdown";
+import remarkGfm from "remark-gfm";
+import { Check, Copy } from "./icons.js";
+
+const plugins = [remarkGfm];
+
+/** Anything that could be markup; text without it is shown exactly as it is. */
+const MARKUP = /[\\`*_[\]<>#|~&]|^\s*(?:[-+]|\d{1,9}[.)])\s|:\/\/|www\.|@|^(?: {4}|\t)|^\s*[=-]{2,}\s*$/m;
+
+export function isPlain(text: string): boolean {
+  return !MARKUP.test(text);
+}
+
+/** Split where a new block surely begins: after a blank line, outside a fence, at a line that is not indented or listed. */
+export function blocksOf(text: string): string[] {
+  const blocks: string[] = [];
+  let block: string[] = [];
+  let fence = "";
+  let blank = false;
+  let listed = false;
+  for (const line of text.split("\n")) {
+    const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1] ?? "";
+    const item = /^\s*(?:[-+*]|\d{1,9}[.)])\s/.test(line);
+    const indented = /^\s/.test(line);
+    if (blank && !fence && line.trim() !== "" && !indented && !(item && listed)) {
+      blocks.push(block.join("\n"));
+      block = [];
+      listed = false;
+    }
+    if (!fence && mark) fence = mark;
+    else if (fence && mark.startsWith(fence) && line.trim() === mark) fence = "";
+    listed ||= item && !fence;
+    blank = line.trim() === "";
+    block.push(line);
+  }
+  blocks.push(block.join("\n"));
+  return blocks;
+}
+
+const components: Components = {
+  a: ({ node: _, children, ...props }) => (
+    <a {...props} target="_blank" rel="noopener noreferrer">
+      {children}
+    </a>
+  ),
+  // A picture's address can carry what was said to somebody else's server: offered, never fetched.
+  img: ({ alt, src }) => (
+    <a href={typeof src === "string" ? src : undefined} target="_blank" rel="noopener noreferrer" className="picture">
+      {alt || "Image"}
+    </a>
+  ),
+  table: ({ node: _, ...props }) => (
+    <div className="table" role="region" aria-label="Table" tabIndex={0}>
+      <table {...props} />
+    </div>
+  ),
+  pre: ({ node: _, ...props }) => <CodeBlock {...props} />,
+};
+
+const Block = memo(function Block({ text }: { text: string }) {
+  return (
+    <ReactMarkdown remarkPlugins={plugins} components={components}>
+      {text}
+    </ReactMarkdown>
+  );
+});
+
+export const Markdown = memo(function Markdown({ text, streaming }: { text: string; streaming: boolean }) {
+  if (isPlain(text)) return <div className="plain">{text}</div>;
+  if (!streaming) return <Block text={text} />;
+  return blocksOf(text).map((block, at) => <Block key={at} text={block} />);
+});
+
+function textIn(node: ReactNode): string {
+  if (typeof node === "string") return node;
+  if (Array.isArray(node)) return node.map(textIn).join("");
+  if (node && typeof node === "object" && "props" in node) return textIn((node.props as { children?: ReactNode }).children);
+  return "";
+}
+
+function CodeBlock({ children, ...props }: ComponentProps<"pre">) {
+  const [copied, setCopied] = useState(false);
+  const copy = () => {
+    void navigator.clipboard?.writeText(textIn(children)).then(() => {
+      setCopied(true);
+      setTimeout(() => setCopied(false), 1500);
+    });
+  };
+  return (
+    <div className="code">
+      <pre {...props} tabIndex={0}>
+        {children}
+      </pre>
+      <button type="button" className="quiet copy" onClick={copy} aria-label={copied ? "Copied" : "Copy code"}>
+        {copied ? <Check /> : <Copy />}
+      </button>
+    </div>
+  );
+}
