@@ -8,7 +8,9 @@ Shapes are those of the contract (section "Messages"); times are integers, milli
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict  # pydantic reads these, and before Python 3.12 only from here
 
 PartState: TypeAlias = Literal["streaming", "done"]
 ToolState: TypeAlias = Literal[

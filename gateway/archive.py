@@ -1,0 +1,179 @@
+"""A session's messages: the newest folded in memory, the older ones in the store, each stored once and whole.
+
+Positions count messages from 0, the oldest. Those below ``stored`` are rows of the store; those from ``window`` on are
+in the fold; ``window <= stored`` always, so nothing is nowhere.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gateway.stores.base import Compaction, MessageRow
+from protocol.codec import MAX_MESSAGE_BYTES, encode
+from protocol.transcript import Transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.stores.base import StoredSession
+
+SNAPSHOT_MESSAGES = 50
+SNAPSHOT_BYTES = MAX_MESSAGE_BYTES - 4096
+"""What the messages of a snapshot may take; the rest is for the frame around them."""
+
+
+class Archive:
+    """The committed fold of one session and where its older messages are."""
+
+    def __init__(self) -> None:
+        self.fold = Transcript()
+        self.window = 0
+        self.stored = 0
+
+    def restore(self, found: StoredSession) -> None:
+        """Take over a stored session's checkpoint.
+
+        Call :meth:`finish_restore` after the chunks past the checkpoint have been applied: a removal among them has
+        already been carried out on the stored rows and must not reach the tail a second time.
+        """
+        self.window = self.stored = found.stored_messages
+        if found.checkpoint is not None:
+            self.fold.load(orjson.loads(found.checkpoint))
+        self.fold.epoch = found.row.epoch
+
+    def finish_restore(self, tail: Sequence[bytes]) -> None:
+        """Put the newest stored messages in front of the fold."""
+        messages = [orjson.loads(data) for data in tail]
+        self.fold.messages[:0] = messages
+        self.window = self.stored - len(messages)
+
+    @property
+    def count(self) -> int:
+        """How many messages the session has in all."""
+        return self.window + len(self.fold.messages)
+
+    def apply(self, event: Mapping[str, Any], removed_at: int | None = None) -> None:
+        """Fold one committed event; ``removed_at`` is the position of a removed message that is only in the store."""
+        if event["type"] == "messages-removed":
+            at = self.position(event["from_message_id"])
+            if at is None:
+                at = self.window if removed_at is None else removed_at
+                self.window = min(self.window, at)  # the fold will drop all it holds
+            self.stored = min(self.stored, at)
+        self.fold.apply(event)
+
+    def position(self, message_id: str) -> int | None:
+        """Find a message among those in memory."""
+        for index, message in enumerate(self.fold.messages):
+            if message["id"] == message_id:
+                return self.window + index
+        return None
+
+    def slice(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """Give the messages in memory at positions ``start`` to before ``stop``."""
+        messages = self.fold.messages
+        return messages[max(0, start - self.window) : max(0, stop - self.window)]
+
+    def snapshot(self, session_id: str) -> bytes:
+        """Encode the snapshot frame: newest messages, at most 50 and 1 MiB, and every open part."""
+        fold = self.fold
+        messages = fold.messages
+        chosen: list[bytes] = []
+        size = 0
+        for message in reversed(messages[-SNAPSHOT_MESSAGES:]):
+            data = encode(message)
+            if size + len(data) + 1 > SNAPSHOT_BYTES:
+                if not chosen:
+                    data = encode(fit(message, SNAPSHOT_BYTES))
+                    chosen.append(data)
+                break
+            chosen.append(data)
+            size += len(data) + 1
+        chosen.reverse()
+        head = {
+            "type": "snapshot",
+            "session_id": session_id,
+            "epoch": fold.epoch,
+            "seq": fold.seq,
+            "status": fold.status,
+            "run_id": fold.run_id,
+            "resumable": fold.resumable,
+            "has_more": self.window + len(messages) > len(chosen),
+            "pending": fold.pending,
+            "queue": fold.queue,
+        }
+        return encode(head)[:-1] + b',"messages":[' + b",".join(chosen) + b"]}"
+
+    def compaction(self, drop_to: int) -> Compaction:
+        """Plan what to store so that events up to the fold's seq are no longer needed to rebuild it."""
+        messages = self.fold.messages
+        rows = []
+        index = self.stored - self.window
+        while index < len(messages) and _finished(messages[index]):
+            message = messages[index]
+            rows.append(MessageRow(self.window + index, message["id"], encode(message)))
+            index += 1
+        rest = self.fold.dump() | {"messages": messages[index:]}
+        return Compaction(self.fold.seq, encode(rest), rows, min(drop_to, self.fold.seq))
+
+    def compacted(self, compaction: Compaction) -> None:
+        """Note that a compaction is committed; let go of what the store now has."""
+        if compaction.messages:
+            self.stored = compaction.messages[-1].position + 1
+        surplus = min(len(self.fold.messages) - SNAPSHOT_MESSAGES, self.stored - self.window)
+        if surplus > 0:
+            del self.fold.messages[:surplus]
+            self.window += surplus
+
+
+def _finished(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "user" or message["completed_at"] is not None
+
+
+def fit(message: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Cut the longest strings of a message's parts, marked ``truncated``, until it fits ``limit`` bytes.
+
+    Open parts are cut last: their text is still growing at the client.
+    """
+    message = copy.deepcopy(message)
+    for allowance in (limit // 2, limit // 8, limit // 64, limit // 1024, 64, 0):
+        for part in sorted(message["parts"], key=_is_open):
+            excess = len(encode(message)) - limit
+            if excess <= 0:
+                return message
+            for name in ("text", "output", "raw_input", "input", "progress", "error", "data"):
+                if name in part:
+                    _shorten(part, name, max(allowance, 0), excess)
+    if len(encode(message)) > limit:
+        message["parts"] = []
+    return message
+
+
+def _is_open(part: Mapping[str, Any]) -> bool:
+    return part.get("state") in ("streaming", "input-streaming", "running")
+
+
+def _shorten(part: dict[str, Any], name: str, allowance: int, excess: int) -> None:
+    value = part[name]
+    text = value if isinstance(value, str) else encode(value).decode()
+    size = len(encode(text))
+    if size <= allowance:
+        return
+    keep = max(allowance, size - excess - 64)
+    part[name] = cut_text(text, keep)
+    part["truncated"] = True
+
+
+def cut_text(text: str, limit: int) -> str:
+    """Cut text so that it takes at most ``limit`` bytes as JSON (escapes counted, quotes not)."""
+    if len(text) * 6 <= limit:
+        return text
+    text = text[:limit]
+    while True:
+        size = len(encode(text)) - 2
+        if size <= limit:
+            return text
+        text = text[: min(len(text) - 1, len(text) * limit // size)]

@@ -1,0 +1,1 @@
+"""Runnable examples, each executed by a test."""

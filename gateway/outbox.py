@@ -1,0 +1,237 @@
+"""What one connection has still to send: replies, attachments, list changes, and its cursors in turn.
+
+It has no task and no socket. The pump asks for the next message whenever the socket took the last one, so a slow client
+costs one message and the replies that wait for it; events wait in the logs, for everybody once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gateway.log import Cursor
+from protocol import codec, frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.log import Log
+    from protocol.commands import Role
+
+REPLY_BYTES = 256 * 1024
+"""What replies may wait for a client that does not read; past it the connection ends with 4102."""
+
+QUANTUM = 16 * 1024
+"""What one session may put into a batch before the next one's turn."""
+
+ATTACH_COST = 256
+"""What an attachment that waits to be rendered counts toward :data:`REPLY_BYTES`."""
+
+
+class _Attach:
+    """An attachment to be answered: ``attached``, then replay or a snapshot, decided when it is sent."""
+
+    __slots__ = ("cursor", "epoch", "id", "seq")
+
+    def __init__(self, cursor: Cursor, id_: str | None = None, epoch: str | None = None, seq: int | None = None) -> None:
+        self.cursor = cursor
+        self.id = id_
+        self.epoch = epoch
+        self.seq = seq
+
+
+class Outbox:
+    """Everything a connection has to send, in order. ``wake`` tells the pump that there is something.
+
+    Front items (replies, attachments) always go before events, so an attachment may place its cursor the moment it is
+    rendered: no event of it can overtake its ``attached``.
+    """
+
+    def __init__(self, wake: Callable[[], None], *, batch: bool = False) -> None:
+        self.batch = batch
+        self.overflowed = False
+        """More replies wait than a client may cost; the connection has to end (4102)."""
+        self.cursors: dict[str, Cursor] = {}
+        self._wake = wake
+        self._front: deque[tuple[bytes | _Attach, int]] = deque()
+        self._front_bytes = 0
+        self._changes: dict[str, frames.Frame] = {}
+        self._ready: dict[Cursor, None] = {}
+
+    # -- filling
+
+    def reply(self, frame: frames.Frame) -> None:
+        """Send a connection frame, before any event."""
+        data = codec.encode(frame)
+        self._push(data, len(data))
+
+    def change(self, frame: frames.Frame) -> None:
+        """Send a ``session-changed``; only the newest of a session waits."""
+        self._changes[frame["session_id"]] = frame
+        self._wake()
+
+    def attach(
+        self,
+        log: Log,
+        role: Role,
+        *,
+        id_: str | None = None,
+        epoch: str | None = None,
+        seq: int | None = None,
+        now: bool = False,
+    ) -> None:
+        """Place a cursor, replacing the connection's earlier one on this log, and answer with ``attached``.
+
+        With ``now`` the answer is what the log holds at this moment (a prompt's own attachment stands before its
+        events). It is rendered at once where the waiting replies leave room, else when it is sent.
+        """
+        old = self.cursors.get(log.session_id)
+        if old is not None:
+            self._remove(old)
+        cursor = self.cursors[log.session_id] = Cursor(log, self, role)
+        log.cursors.add(cursor)
+        attach = _Attach(cursor, id_, epoch, seq)
+        if now:
+            rendered = self._render(attach)
+            size = sum(map(len, rendered))
+            if not self._front or self._front_bytes + size <= REPLY_BYTES:
+                first = not self._front  # the one message that a connection may cost beyond its replies
+                for data in rendered:
+                    self._push(data, ATTACH_COST if first else len(data))
+                return
+            cursor.active = False
+            self._ready.pop(cursor, None)
+        self._push(attach, ATTACH_COST)
+
+    def detach(self, session_id: str) -> bool:
+        """Take the cursor away; False if there was none."""
+        cursor = self.cursors.pop(session_id, None)
+        if cursor is None:
+            return False
+        self._remove(cursor)
+        return True
+
+    def clear(self) -> None:
+        """Take every cursor away: the connection has ended."""
+        for cursor in self.cursors.values():
+            self._remove(cursor)
+        self.cursors.clear()
+        self._front.clear()
+        self._changes.clear()
+
+    def ready(self, cursor: Cursor) -> None:
+        """A log has something for one of the cursors."""
+        if cursor.active:
+            self._ready[cursor] = None
+            self._wake()
+
+    def reset(self, cursor: Cursor) -> None:
+        """A log has a new epoch, or no longer what the cursor needs: answer with ``attached`` and a snapshot."""
+        if cursor.active:
+            cursor.active = False
+            self._ready.pop(cursor, None)
+            self._push(_Attach(cursor), ATTACH_COST)
+
+    def _remove(self, cursor: Cursor) -> None:
+        cursor.active = False
+        cursor.log.cursors.discard(cursor)
+        self._ready.pop(cursor, None)
+
+    def _push(self, item: bytes | _Attach, cost: int) -> None:
+        self._front.append((item, cost))
+        self._front_bytes += cost
+        if self._front_bytes > REPLY_BYTES:
+            self.overflowed = True
+        self._wake()
+
+    # -- emptying
+
+    def next_message(self) -> str | None:
+        """Give the next message to send, or None when everything has been sent."""
+        parts: list[bytes] = []
+        room = self._take_front(parts, codec.BATCH_BYTES if self.batch else 1)
+        if room > 0 and self._changes:
+            room = self._take_changes(parts, room)
+        if room > 0 and self._ready:
+            self._take_events(parts, room)
+        return codec.message(parts) if parts else None
+
+    def _take_front(self, parts: list[bytes], room: int) -> int:
+        """Take front items while they fit; 0 means that nothing may follow in this message."""
+        while self._front:
+            item, cost = self._front[0]
+            if isinstance(item, _Attach):
+                self._front.popleft()
+                rendered = self._render(item)
+                self._front_bytes += ATTACH_COST * len(rendered) - cost
+                self._front.extendleft((data, ATTACH_COST) for data in reversed(rendered))
+                continue
+            if parts and len(item) >= room:
+                return 0
+            self._front.popleft()
+            self._front_bytes -= cost
+            parts.append(item)
+            room -= len(item) + 1
+            if room <= 0:
+                return 0
+        return room
+
+    def _take_changes(self, parts: list[bytes], room: int) -> int:
+        while self._changes and room > 0:
+            session_id = next(iter(self._changes))
+            data = codec.encode(self._changes[session_id])
+            if parts and len(data) >= room:
+                return 0
+            del self._changes[session_id]
+            parts.append(data)
+            room -= len(data) + 1
+        return room
+
+    def _take_events(self, parts: list[bytes], room: int) -> None:
+        while self._ready and room > 0:
+            cursor = next(iter(self._ready))
+            del self._ready[cursor]
+            limit = min(room, QUANTUM) if self._ready else room
+            taken = cursor.log.read(cursor, merge=self.batch, limit=limit, force=not parts)
+            if taken is None:
+                self.reset(cursor)
+                self._take_front(parts, room)
+                return
+            encoded, size = taken
+            if cursor.seq < cursor.log.head:
+                self._ready[cursor] = None
+            if not encoded:
+                return  # its next frame needs a message of its own, which it gets next time
+            parts.extend(encoded)
+            room -= size
+
+    def _render(self, attach: _Attach) -> list[bytes]:
+        """Decide how the cursor continues, and place it."""
+        cursor = attach.cursor
+        log = cursor.log
+        seq = attach.seq
+        whole = seq == 0 and log.floor == 0
+        same = attach.epoch == log.epoch
+        if seq is not None and (same or whole) and log.floor <= seq <= log.head:
+            recovery = "live" if seq == log.head else "replay"
+        else:
+            recovery, seq = "snapshot", log.head
+        attached = frames.build(
+            "attached",
+            attach.id,
+            session_id=log.session_id,
+            epoch=log.epoch,
+            seq=log.head,
+            recovery=recovery,
+            status=log.archive.fold.status,
+            role=cursor.role,
+        )
+        rendered = [codec.encode(attached)]
+        if recovery == "snapshot":
+            rendered.append(log.archive.snapshot(log.session_id))
+        if self.cursors.get(log.session_id) is cursor:
+            cursor.seq = seq
+            cursor.active = True
+            if seq < log.head:
+                self._ready[cursor] = None
+        return rendered

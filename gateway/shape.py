@@ -1,0 +1,516 @@
+"""From what an engine yields to what clients see: always the full, valid sequence. Pure.
+
+An engine may be ten lines that yield text deltas, or yield every event with its own ids, or yield rubbish. The shaper
+supplies starts, ends and ids, renames repeated ids, drops what makes no sense, and cuts what is too large.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from gateway.archive import cut_text
+from gateway.ids import new_id
+from gateway.seal import Ending, OpenTurn
+from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode
+from protocol.messages import MessageError, Usage, add_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+Event = dict[str, Any]
+
+MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
+"""What one text, input or output may take, encoded: a frame around it stays within 1 MiB."""
+
+_TEXTS = {"text-delta": "text", "reasoning-delta": "reasoning"}
+
+
+class Shaper:
+    """Shapes the events of one run. ``seen`` are the ids used in the session; the shaper adds to it."""
+
+    def __init__(self, message_id: str, seen: set[str]) -> None:
+        self.turn = OpenTurn(message_id)
+        self._seen = seen
+        self._steps = 0
+        self._fresh = True  # the message that the run's start brought has not been named by the engine yet
+        self._names: dict[str, str] = {}  # the engine's id -> the session's
+        self._implicit: str | None = None  # the open part that deltas without id continue
+        self._tools: dict[str, Event] = {}  # call_id -> part_id, call_id, tool of an open call
+        self._inputs: dict[str, list[str]] = {}  # call_id -> raw arguments so far
+        self._finish: Event | None = None  # the engine's message-finish, held for run-finish
+        self._run_finish: Event | None = None
+        self._closing = False
+        self._step_usage: Usage | None = None
+        self._endings: dict[str, Event] = {}
+
+    # -- while the run is alive
+
+    def feed(self, event: Any) -> list[Event]:
+        """Give the protocol's events for one of the engine's. Raises TypeError for what is no event at all."""
+        if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+            raise TypeError(f"an engine yields dicts with a type, not {type(event).__name__}")
+        kind = event["type"]
+        if self._closing:
+            self._note_ending(kind, event)
+            return []
+        if kind in _TEXTS:
+            return self._delta(kind, event)
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            if kind not in _IGNORED:
+                logger.warning("the engine yielded an unknown event type %r: dropped", kind[:80])
+            return []
+        out: list[Event] = []
+        if kind not in _KEEPS_MESSAGE:
+            self._reopen(out)
+        handler(self, event, out)
+        return out
+
+    def _delta(self, kind: str, event: Event) -> list[Event]:
+        part_kind = _TEXTS[kind]
+        text = event.get("text")
+        if not isinstance(text, str) or not text:
+            return []
+        part_id = self._implicit
+        name = event.get("part_id")
+        out: list[Event] = []
+        if self._finish is not None:
+            self._reopen(out)
+        if name is not None:
+            part_id = self._names.get(name)
+        if part_id is None or self.turn.parts.get(part_id) != part_kind:
+            self._close_implicit(out)
+            part_id = self._open_part(part_kind, name, out)
+            if name is None:
+                self._implicit = part_id
+        elif name is not None and part_id != self._implicit:
+            self._close_implicit(out)
+        delta = {"type": kind, "message_id": self.turn.message_id, "part_id": part_id, "text": text}
+        if len(text) > 8192:
+            self._bound_text(delta)
+        elif not text.isascii():
+            delta["text"] = clean_text(text)
+        out.append(delta)
+        return out
+
+    def _bound_text(self, event: Event) -> None:
+        text = clean_text(event["text"])
+        cut = cut_text(text, MAX_VALUE_BYTES)
+        event["text"] = cut
+        event["_size"] = len(cut)
+        if len(cut) < len(text):
+            event["truncated"] = True
+
+    def _open_part(self, kind: str, name: Any, out: list[Event]) -> str:
+        part_id = self._assign(name, "prt")
+        self.turn.parts[part_id] = kind
+        out.append({"type": f"{kind}-start", "message_id": self.turn.message_id, "part_id": part_id})
+        return part_id
+
+    def _close_implicit(self, out: list[Event]) -> None:
+        part_id, self._implicit = self._implicit, None
+        if part_id is not None:
+            self._end_part(part_id, out)
+
+    def _end_part(self, part_id: str, out: list[Event]) -> None:
+        kind = self.turn.parts.pop(part_id, None)
+        if kind is not None:
+            out.append({"type": f"{kind}-end", "message_id": self.turn.message_id, "part_id": part_id})
+
+    def _assign(self, name: Any, prefix: str) -> str:
+        """Give the session's id for an engine's: the same where it is new, another where the session has had it."""
+        if not isinstance(name, str) or not name or len(name) > 200:
+            return new_id(prefix)
+        id_ = clean_text(name)
+        if id_ in self._seen:
+            id_ = new_id(prefix)
+        self._seen.add(id_)
+        self._names[name] = id_
+        return id_
+
+    # -- messages and steps
+
+    def _message_start(self, event: Event, out: list[Event]) -> None:
+        if self._fresh and self._finish is None:
+            self._fresh = False
+            return
+        self._finish_message(out)
+        self._start_message(event.get("message_id"), out)
+
+    def _start_message(self, name: Any, out: list[Event]) -> None:
+        self._fresh = False
+        self.turn.message_id = self._assign(name, "msg")
+        self.turn.usage = None
+        out.append({"type": "message-start", "message_id": self.turn.message_id, "role": "assistant"})
+
+    def _reopen(self, out: list[Event]) -> None:
+        """Something comes after the engine's message-finish: that one was not the last message."""
+        if self._finish is not None:
+            self._finish_message(out)
+            self._start_message(None, out)
+
+    def _message_finish(self, event: Event, out: list[Event]) -> None:
+        if self._finish is None:
+            self._fresh = False
+            self._finish = event
+
+    def _finish_message(self, out: list[Event]) -> None:
+        """Close the current message although the run goes on."""
+        self._close_step(out)
+        finish, self._finish = self._finish or {}, None
+        out.append(
+            {
+                "type": "message-finish",
+                "message_id": self.turn.message_id,
+                "finish_reason": _word(finish.get("finish_reason"), "stop"),
+                "usage": _usage(finish.get("usage")) or self.turn.usage,
+                "error": _error(finish.get("error")),
+            }
+        )
+
+    def _step_start(self, event: Event, out: list[Event]) -> None:
+        self._close_step(out)
+        self._fresh = False
+        self._steps += 1
+        self.turn.step = self._steps
+        out.append({"type": "step-start", "message_id": self.turn.message_id, "step": self._steps})
+
+    def _step_finish(self, event: Event, out: list[Event]) -> None:
+        if self.turn.step is None:
+            self._step_start({}, out)
+        self._close_step(out, event)
+
+    def _close_step(self, out: list[Event], event: Event | None = None) -> None:
+        """End open tools, parts and the step, as the message's or the step's end demands."""
+        for call_id, started in list(self.turn.tools.items()):
+            outcome = "unknown" if started else "not_run"
+            text = "The step ended without a result of the tool"
+            self._end_tool(
+                {"type": "tool-error", "call_id": call_id, "error": text, "interrupted": False, "outcome": outcome}, out
+            )
+        self._implicit = None
+        for part_id in list(self.turn.parts):
+            self._end_part(part_id, out)
+        if self.turn.step is not None:
+            event = event or {}
+            usage = _usage(event.get("usage"))
+            out.append(
+                {
+                    "type": "step-finish",
+                    "message_id": self.turn.message_id,
+                    "step": self.turn.step,
+                    "finish_reason": _word(event.get("finish_reason"), "stop"),
+                    "usage": usage,
+                }
+            )
+            self.turn.usage = add_usage(self.turn.usage, usage)
+            self.turn.step = None
+
+    # -- parts with ids of the engine's
+
+    def _part_start(self, event: Event, out: list[Event]) -> None:
+        self._close_implicit(out)
+        name = event.get("part_id")
+        part_id = self._open_part(event["type"].removesuffix("-start"), name, out)
+        if name is None:
+            self._implicit = part_id
+
+    def _part_end(self, event: Event, out: list[Event]) -> None:
+        name = event.get("part_id")
+        part_id = self._implicit if name is None else self._names.get(name)
+        if part_id is not None:
+            if part_id == self._implicit:
+                self._implicit = None
+            self._end_part(part_id, out)
+
+    # -- tools
+
+    def _open_tool(self, event: Event, out: list[Event]) -> Event:
+        self._close_implicit(out)
+        tool = _word(event.get("tool"), "tool")
+        call = {
+            "message_id": self.turn.message_id,
+            "part_id": self._assign(event.get("part_id"), "prt"),
+            "call_id": self._assign(event.get("call_id"), "call"),
+            "tool": tool,
+        }
+        self._tools[call["call_id"]] = call
+        self.turn.tools[call["call_id"]] = False
+        return call
+
+    def _known(self, event: Event) -> Event | None:
+        name = event.get("call_id")
+        if name is None and len(self._tools) == 1:
+            return next(iter(self._tools.values()))
+        return self._tools.get(self._names.get(name, "")) if isinstance(name, str) else None
+
+    def _tool_input_start(self, event: Event, out: list[Event]) -> None:
+        call = self._open_tool(event, out)
+        self._inputs[call["call_id"]] = []
+        out.append({"type": "tool-input-start", **call})
+
+    def _tool_input_delta(self, event: Event, out: list[Event]) -> None:
+        text = event.get("text")
+        if not isinstance(text, str) or not text:
+            return
+        call = self._known(event)
+        if call is None:
+            self._tool_input_start(event, out)
+            call = next(reversed(self._tools.values()))
+        if call["call_id"] not in self._inputs:
+            return  # the call is complete: too late for arguments
+        delta = {"type": "tool-input-delta", **call, "text": text}
+        self._bound_text(delta)
+        self._inputs[call["call_id"]].append(delta["text"])
+        out.append(delta)
+
+    def _tool_call(self, event: Event, out: list[Event]) -> None:
+        call = self._known(event) if event.get("call_id") is not None else None
+        if call is None or call["call_id"] not in self._inputs:
+            if call is not None:
+                return  # the same call twice
+            call = self._open_tool(event, out)
+        self._complete_call(call, event.get("input", {}), out)
+
+    def _complete_call(self, call: Event, value: Any, out: list[Event]) -> None:
+        self._inputs.pop(call["call_id"], None)
+        self._close_implicit(out)
+        done = {"type": "tool-call", **call}
+        _bound(done, "input", value)
+        call["input"] = done["input"]
+        out.append(done)
+
+    def _call_ready(self, event: Event, out: list[Event]) -> Event | None:
+        """Find the open call of an event; complete its arguments if the engine forgot to."""
+        call = self._known(event)
+        if call is None:
+            logger.warning("the engine yielded %s for a call that is not open: dropped", event["type"])
+            return None
+        if call["call_id"] in self._inputs:
+            self._complete_call(call, {"raw": "".join(self._inputs[call["call_id"]])}, out)
+        return call
+
+    def _tool_start(self, event: Event, out: list[Event]) -> None:
+        call = self._call_ready(event, out)
+        if call is not None and not self.turn.tools[call["call_id"]]:
+            self.turn.tools[call["call_id"]] = True
+            out.append({"type": "tool-start", "call_id": call["call_id"]})
+
+    def _tool_progress(self, event: Event, out: list[Event]) -> None:
+        call = self._call_ready(event, out)
+        if call is not None:
+            progress = {"type": "tool-progress", "call_id": call["call_id"]}
+            _bound(progress, "data", event.get("data"))
+            out.append(progress)
+
+    def _tool_ending(self, event: Event, out: list[Event]) -> None:
+        call = self._call_ready(event, out)
+        if call is not None:
+            self._close_implicit(out)
+            self._end_tool(self._ending_of(call["call_id"], event), out)
+
+    def _end_tool(self, ending: Event, out: list[Event]) -> None:
+        call_id = ending["call_id"]
+        for request_id in [r for r in self.turn.approvals if self._approval_calls.get(r) == call_id]:
+            self.turn.approvals.remove(request_id)
+            out.append({"type": "approval-resolved", "request_id": request_id, "decision": "withdrawn"})
+        self.turn.tools.pop(call_id, None)
+        self._tools.pop(call_id, None)
+        self._inputs.pop(call_id, None)
+        out.append(ending)
+
+    def _ending_of(self, call_id: str, event: Event) -> Event:
+        ending: Event = {"type": event["type"], "call_id": call_id}
+        if event["type"] == "tool-result":
+            _bound(ending, "output", event.get("output"))
+            return ending
+        error = event.get("error")
+        _bound(ending, "error", error if isinstance(error, str) else "The tool failed" if error is None else str(error))
+        ending["interrupted"] = bool(event.get("interrupted", False))
+        outcome = event.get("outcome")
+        ending["outcome"] = outcome if outcome in ("not_run", "interrupted", "unknown", "failed") else "failed"
+        return ending
+
+    # -- approvals
+
+    @property
+    def _approval_calls(self) -> dict[str, str]:
+        return {call["request_id"]: call_id for call_id, call in self._tools.items() if "request_id" in call}
+
+    def _approval_request(self, event: Event, out: list[Event]) -> None:
+        call = self._call_ready(event, out)
+        if call is None or call.get("request_id") in self.turn.approvals:
+            return
+        request_id = call["request_id"] = self._assign(event.get("request_id"), "req")
+        self.turn.approvals.append(request_id)
+        request = {
+            "type": "approval-request",
+            "request_id": request_id,
+            "call_id": call["call_id"],
+            "tool": call["tool"],
+            "input": event.get("input", call.get("input")),
+        }
+        if isinstance(event.get("expires_at"), int):
+            request["expires_at"] = event["expires_at"]
+        out.append(request)
+
+    def _approval_resolved(self, event: Event, out: list[Event]) -> None:
+        request_id = self._names.get(event.get("request_id", ""), event.get("request_id"))
+        if request_id in self.turn.approvals:
+            self.turn.approvals.remove(request_id)
+            decision = event.get("decision")
+            decision = decision if decision in ("allow", "deny", "withdrawn", "expired") else "withdrawn"
+            out.append({"type": "approval-resolved", "request_id": request_id, "decision": decision})
+
+    # -- the rest
+
+    def _retry(self, event: Event, out: list[Event]) -> None:
+        delay = event.get("delay_s", 0)
+        out.append(
+            {
+                "type": "retry",
+                "attempt": event.get("attempt") if isinstance(event.get("attempt"), int) else 1,
+                "delay_s": delay if isinstance(delay, int | float) else 0,
+                "error": _error(event.get("error")),
+            }
+        )
+
+    def _custom(self, event: Event, out: list[Event]) -> None:
+        custom: Event = {"type": "custom", "name": _word(event.get("name"), "custom")}
+        if event.get("message_id") is not None:
+            custom["message_id"] = self.turn.message_id
+            self._close_implicit(out)
+        _bound(custom, "data", event.get("data"))
+        out.append(custom)
+
+    def _engine_run_finish(self, event: Event, out: list[Event]) -> None:
+        self._run_finish = event
+
+    # -- the end
+
+    def begin_closing(self) -> None:
+        """An abort was requested: from now on only what closes the turn is taken, and kept for :meth:`ending`."""
+        self._closing = True
+        self._finish = None
+
+    def _note_ending(self, kind: str, event: Event) -> None:
+        if kind in ("tool-result", "tool-error"):
+            call = self._known(event)
+            if call is not None:
+                self._endings.setdefault(call["call_id"], self._ending_of(call["call_id"], event))
+        elif kind == "step-finish":
+            self._step_usage = _usage(event.get("usage"))
+        elif kind == "message-finish":
+            self._finish = event
+        elif kind == "run-finish":
+            self._run_finish = event
+
+    def aborted(self, base: Ending) -> Ending:
+        """Complete an abort's ending with what the engine said while it closed."""
+        finish = self._finish or {}
+        settled = base.settled and bool((self._run_finish or {}).get("settled", True))
+        return Ending(
+            base.status,
+            base.finish_reason,
+            reason=base.reason,
+            error=base.error,
+            settled=settled,
+            step_usage=self._step_usage,
+            message_usage=_usage(finish.get("usage")),
+            tool_endings=self._endings,
+        )
+
+    def ended(self) -> Ending:
+        """Give the ending of a run whose engine ended by itself."""
+        finish = self._finish or {}
+        last = self._run_finish or {}
+        error = _error(finish.get("error")) or _error(last.get("error"))
+        if error is not None:
+            status, word = ("aborted", "aborted") if error["reason"] == "AbortError" else ("failed", "error")
+            return Ending(
+                "aborted" if status == "aborted" else "failed",
+                _word(finish.get("finish_reason"), word),
+                reason="policy" if status == "aborted" else None,
+                error=error,
+                settled=bool(last.get("settled", True)),
+                message_usage=_usage(finish.get("usage")),
+            )
+        return Ending(
+            "completed",
+            _word(finish.get("finish_reason"), "stop"),
+            settled=bool(last.get("settled", True)),
+            message_usage=_usage(finish.get("usage")),
+        )
+
+
+def _bound(event: Event, name: str, value: Any) -> None:
+    """Put a value into an event, cut and marked if it is too large to be sent."""
+    data = encode(value)
+    if len(data) > 8192:
+        event["_size"] = len(data)
+    if len(data) > MAX_VALUE_BYTES:
+        text = value if isinstance(value, str) else data.decode()
+        value = cut_text(clean_text(text), MAX_VALUE_BYTES)
+        event["truncated"] = True
+    event[name] = value
+
+
+def _word(value: Any, default: str) -> str:
+    return clean_text(value[:200]) if isinstance(value, str) and value else default
+
+
+def _usage(value: Any) -> Usage | None:
+    if not isinstance(value, dict):
+        return None
+    known = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "cost")
+    usage = {k: value[k] for k in known if isinstance(value.get(k), int | float) and not isinstance(value[k], bool)}
+    if "input_tokens" not in usage or "output_tokens" not in usage:
+        return None
+    return usage  # type: ignore[return-value]  # the two required keys are there
+
+
+def _error(value: Any) -> MessageError | None:
+    if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
+        return None
+    return {
+        "reason": value["reason"],
+        "message": value.get("message"),
+        "code": value.get("code"),
+        "status_code": value.get("status_code"),
+        "retryable": value.get("retryable"),
+    }
+
+
+_HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
+    "message-start": Shaper._message_start,
+    "message-finish": Shaper._message_finish,
+    "step-start": Shaper._step_start,
+    "step-finish": Shaper._step_finish,
+    "text-start": Shaper._part_start,
+    "text-end": Shaper._part_end,
+    "reasoning-start": Shaper._part_start,
+    "reasoning-end": Shaper._part_end,
+    "tool-input-start": Shaper._tool_input_start,
+    "tool-input-delta": Shaper._tool_input_delta,
+    "tool-call": Shaper._tool_call,
+    "tool-start": Shaper._tool_start,
+    "tool-progress": Shaper._tool_progress,
+    "tool-result": Shaper._tool_ending,
+    "tool-error": Shaper._tool_ending,
+    "approval-request": Shaper._approval_request,
+    "approval-resolved": Shaper._approval_resolved,
+    "retry": Shaper._retry,
+    "custom": Shaper._custom,
+    "run-finish": Shaper._engine_run_finish,
+}
+
+_KEEPS_MESSAGE = frozenset({"message-start", "message-finish", "run-finish", "custom"})
+"""Types that do not need an open message."""
+
+_IGNORED = frozenset(
+    {"run-start", "message-added", "abort-requested", "queued", "dequeued", "messages-removed"}
+)
+"""Types that are the session's to say; an engine that says them too does no harm."""

@@ -1,0 +1,44 @@
+"""Bring a database's schema up to date, and refuse one that is newer than this program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from gateway.stores.base import StoreUnusable
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+LATEST = "0001"
+"""The newest revision in ``migrations/versions``; a test holds it to that folder."""
+
+
+def migrate(connection: Connection) -> None:
+    """Upgrade to :data:`LATEST`, each migration in a transaction. Raises :exc:`StoreUnusable` on a newer schema."""
+    current = revision(connection)
+    if current == LATEST:
+        return
+    if current is not None and current > LATEST:
+        raise StoreUnusable(f"the database has schema {current}, newer than this program's {LATEST}: upgrade the program")
+    # Alembic is slow to import; a database that is up to date never pays for it.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def revision(connection: Connection) -> str | None:
+    """Read the database's revision; None for an empty database. Raises :exc:`StoreUnusable` if it is not ours."""
+    tables = set(sa.inspect(connection).get_table_names())
+    if "alembic_version" in tables:
+        found: str | None = connection.scalar(sa.text("select version_num from alembic_version"))
+        return found
+    if tables:
+        raise StoreUnusable("the database has tables of something else; give the gateway one of its own")
+    return None

@@ -1,0 +1,11 @@
+"""Alembic's entry: migrate over the connection that the store hands in."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from gateway.stores.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+with context.begin_transaction():
+    context.run_migrations()
