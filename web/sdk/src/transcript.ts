@@ -156,7 +156,7 @@ function event(t: Transcript, e: SessionEvent): Transcript {
     case "reasoning-end":
       return onText(t, e, (part) => ({ ...part, state: "done" }));
     case "tool-input-start":
-      return addPart(t, e, { ...call(e), state: "input-streaming", raw_input: "" });
+      return addPart(t, e, { ...call(e), state: "input-streaming" });
     case "tool-input-delta":
       return onTool(t, e, (part) => ({ ...part, raw_input: (part.raw_input ?? "") + string(e.text) }));
     case "tool-call": {
@@ -168,7 +168,7 @@ function event(t: Transcript, e: SessionEvent): Transcript {
       const { request_id, call_id, tool, input, expires_at } = e;
       const asked = pick({ request_id, call_id, tool, input, expires_at });
       return onTool(
-        { ...t, status: t.status === "aborting" ? t.status : "waiting", pending: [...t.pending, asked] },
+        { ...t, status: t.status === "running" ? "waiting" : t.status, pending: [...t.pending, asked] },
         e,
         (part) => ({ ...part, state: "approval-requested", approval: { request_id } }),
       );
@@ -181,7 +181,11 @@ function event(t: Transcript, e: SessionEvent): Transcript {
         { ...t, pending, status },
         e,
         (part) => part.type === "tool" && part.approval?.request_id === request_id,
-        (part) => ({ ...(part as ToolPart), state: "input-available", approval: { request_id, decision } }),
+        (part) => {
+          const { state, ...rest } = part as ToolPart;
+          const now = state === "approval-requested" ? "input-available" : state;
+          return { ...rest, state: now, approval: { request_id, decision } };
+        },
       );
     }
     case "tool-start":
