@@ -1,6 +1,5 @@
 import react from "@vitejs/plugin-react";
-import { defaultClientConditions } from "vite";
-import { defineConfig } from "vitest/config";
+import { defaultClientConditions, defineConfig } from "vite";
 
 const server = process.env["GATEWAY_URL"] ?? "http://127.0.0.1:8000";
 
@@ -23,10 +22,5 @@ export default defineConfig({
       "/ws": { target: server, ws: true },
       "/api": { target: server },
     },
-  },
-  test: {
-    include: ["test/**/*.test.{ts,tsx}"],
-    environment: "jsdom",
-    setupFiles: ["test/setup.ts"],
   },
 });
