@@ -43,17 +43,24 @@ export function blocksOf(text: string): string[] {
   return blocks;
 }
 
-const components: Components = {
-  a: ({ node: _, children, ...props }) => (
-    <a {...props} target="_blank" rel="noopener noreferrer">
+/** A link that leads somewhere, or just its words: an address that is not safe has been emptied by then. */
+function Link({ href, className, children }: { href?: string | undefined; className?: string; children: ReactNode }) {
+  if (!href) return <span className={className}>{children}</span>;
+  const within = href.startsWith("#");
+  return (
+    <a href={href} className={className} rel="noopener noreferrer" target={within ? undefined : "_blank"}>
       {children}
     </a>
-  ),
+  );
+}
+
+const components: Components = {
+  a: ({ href, children }) => <Link href={href}>{children}</Link>,
   // A picture's address can carry what was said to somebody else's server: offered, never fetched.
   img: ({ alt, src }) => (
-    <a href={typeof src === "string" ? src : undefined} target="_blank" rel="noopener noreferrer" className="picture">
+    <Link href={typeof src === "string" ? src : undefined} className="picture">
       {alt || "Image"}
-    </a>
+    </Link>
   ),
   table: ({ node: _, ...props }) => (
     <div className="table" role="region" aria-label="Table" tabIndex={0}>
