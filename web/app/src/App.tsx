@@ -21,7 +21,7 @@ export function App({ gateway }: { gateway: Gateway }) {
   // A new chat has its id from the start, and the address learns it with the first message.
   const [fresh, setFresh] = useState(uuid);
   const id = hash || fresh;
-  const session = useMemo(() => gateway.session(id, { isNew: hash === "" }), [gateway, id]); // eslint-disable-line
+  const session = useMemo(() => gateway.session(id, { isNew: hash === "" }), [gateway, id]);
   const state = useSession(session);
   const connection = useConnection(gateway);
   const list = useSessionList(gateway);
@@ -44,13 +44,18 @@ export function App({ gateway }: { gateway: Gateway }) {
     if (hash !== target) goTo(target, true);
     setText("");
     setSaid((n) => n + 1);
-    session.prompt(value, busy ? { on_busy: "queue" } : {}).catch((error: unknown) => {
+    const { status, submitted } = session.state;
+    session.prompt(value, status !== "idle" || submitted ? { on_busy: "queue" } : {}).catch((error: unknown) => {
       // Nothing written is lost: what was not taken is back where it came from.
       if (error instanceof GatewayError) setDrafts((held) => ({ ...held, [target]: held[target] || value }));
     });
   };
 
-  const stop = useCallback(() => void session.abort(), [session]);
+  // Asked of the session itself: what is on screen may be a frame old.
+  const stop = useCallback(() => {
+    const now = session.state;
+    if (now.status !== "aborting" && (now.status !== "idle" || now.submitted)) void session.abort();
+  }, [session]);
   const resume = () => {
     setSaid((n) => n + 1);
     void session.resume();
@@ -60,11 +65,11 @@ export function App({ gateway }: { gateway: Gateway }) {
     const onKeyDown = (event: KeyboardEvent) => {
       if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
       if (drawer) setDrawer(false);
-      else if (busy && !stopping) stop();
+      else stop();
     };
     addEventListener("keydown", onKeyDown);
     return () => removeEventListener("keydown", onKeyDown);
-  }, [busy, stopping, stop, drawer]);
+  }, [stop, drawer]);
 
   useEffect(() => {
     document.title = `${busy ? "● " : ""}${title} · Agent Gateway`;
