@@ -30,6 +30,8 @@ class Archive:
 
     def __init__(self) -> None:
         self.fold = Transcript()
+        self.seen: set[str] = set()
+        """Ids that engines and clients gave; the session renames repeats, also across restarts."""
         self.window = 0
         self.stored = 0
 
@@ -41,7 +43,9 @@ class Archive:
         """
         self.window = self.stored = found.stored_messages
         if found.checkpoint is not None:
-            self.fold.load(orjson.loads(found.checkpoint))
+            checkpoint = orjson.loads(found.checkpoint)
+            self.fold.load(checkpoint)
+            self.seen.update(checkpoint["seen"])
         self.fold.epoch = found.row.epoch
 
     def finish_restore(self, tail: Sequence[bytes]) -> None:
@@ -54,6 +58,10 @@ class Archive:
     def count(self) -> int:
         """How many messages the session has in all."""
         return self.window + len(self.fold.messages)
+
+    def note_ids(self, event: Mapping[str, Any]) -> None:
+        """Remember the ids of an event read back from the store."""
+        self.seen.update(event[name] for name in ("message_id", "part_id", "call_id", "request_id") if name in event)
 
     def apply(self, event: Mapping[str, Any], removed_at: int | None = None) -> None:
         """Fold one committed event; ``removed_at`` is the position of a removed message that is only in the store."""
@@ -116,7 +124,7 @@ class Archive:
             message = messages[index]
             rows.append(MessageRow(self.window + index, message["id"], encode(message)))
             index += 1
-        rest = self.fold.dump() | {"messages": messages[index:]}
+        rest = self.fold.dump() | {"messages": messages[index:], "seen": list(self.seen)}
         return Compaction(self.fold.seq, encode(rest), rows, min(drop_to, self.fold.seq))
 
     def compacted(self, compaction: Compaction) -> None:

@@ -57,6 +57,12 @@ class Sink(Protocol):
     def reset(self, cursor: Cursor) -> None:
         """The log has a new epoch: answer with ``attached`` and a snapshot."""
 
+    def reply(self, frame: dict[str, Any]) -> None:
+        """Send a frame beside the events."""
+
+    def end(self, cursor: Cursor, reason: str) -> None:
+        """The subscription is over: say ``detached``."""
+
 
 class Cursor:
     """One (connection, session) pair: a position in the log. ``seq`` is the last one sent."""
@@ -101,6 +107,8 @@ class Log:
         self.archive.fold.epoch = epoch
         self.head = 0
         self.floor = 0
+        self.compacted_to = 0
+        """The seq of the last checkpoint in the store."""
         self.records: list[codec.Record] = []
         self.cursors: set[Cursor] = set()
         self.describe: Callable[[], SessionRow] = _no_row
@@ -208,6 +216,11 @@ class Log:
         self._writer.schedule(self)
 
     @property
+    def quiet(self) -> bool:
+        """Nothing waits to be committed."""
+        return not (self._pending or self._effects or self._described or self._compact)
+
+    @property
     def crowded(self) -> bool:
         """So much is uncommitted that the engine has to wait."""
         return self._pending_bytes > UNCOMMITTED_BYTES
@@ -258,6 +271,7 @@ class Log:
                 logger.exception("an effect failed after its commit")
         if batch.commit.compaction is not None:
             self.archive.compacted(batch.commit.compaction)
+            self.compacted_to = batch.commit.compaction.seq
         if batch.events:
             for event in batch.events:
                 self.archive.apply(event, batch.commit.remove_from)
@@ -325,7 +339,7 @@ class Log:
     def restore(self, found: StoredSession, tail: list[bytes]) -> None:
         """Rebuild the fold and the ring from the store."""
         self.archive.restore(found)
-        self.head = self.floor = found.seq
+        self.head = self.floor = self.compacted_to = found.seq
         if found.chunks and found.chunks[-1].last_seq >= found.seq:
             self.floor = self.head = found.chunks[0].first_seq - 1
         self._replay(found)
@@ -346,6 +360,7 @@ class Log:
                 event = orjson.loads(line)
                 if event["seq"] > self.archive.fold.seq:
                     self.archive.apply(event)
+                self.archive.note_ids(event)
                 records.append(self._encoder.encode(event))
             self._hold(records, chunk.committed_at, len(chunk.data))
 

@@ -33,7 +33,9 @@ class _Attach:
 
     __slots__ = ("cursor", "epoch", "id", "seq")
 
-    def __init__(self, cursor: Cursor, id_: str | None = None, epoch: str | None = None, seq: int | None = None) -> None:
+    def __init__(
+        self, cursor: Cursor, id_: str | None = None, epoch: str | None = None, seq: int | None = None
+    ) -> None:
         self.cursor = cursor
         self.id = id_
         self.epoch = epoch
@@ -132,6 +134,12 @@ class Outbox:
             self._ready.pop(cursor, None)
             self._push(_Attach(cursor), ATTACH_COST)
 
+    def end(self, cursor: Cursor, reason: str) -> None:
+        """A subscription is over: take the cursor away and say why."""
+        if self.cursors.get(cursor.log.session_id) is cursor:
+            self.detach(cursor.log.session_id)
+            self.reply(frames.build("detached", session_id=cursor.log.session_id, reason=reason))
+
     def _remove(self, cursor: Cursor) -> None:
         cursor.active = False
         cursor.log.cursors.discard(cursor)
@@ -146,10 +154,12 @@ class Outbox:
 
     # -- emptying
 
-    def next_message(self) -> str | None:
-        """Give the next message to send, or None when everything has been sent."""
+    def next_message(self, *, events: bool = True) -> str | None:
+        """Give the next message to send, or None when everything has been sent (without ``events``: every reply)."""
         parts: list[bytes] = []
         room = self._take_front(parts, codec.BATCH_BYTES if self.batch else 1)
+        if not events:
+            return codec.message(parts) if parts else None
         if room > 0 and self._changes:
             room = self._take_changes(parts, room)
         if room > 0 and self._ready:

@@ -97,6 +97,7 @@ class Run:
         self.abort_event = asyncio.Event()
         self.reason: AbortReason | None = None
         self.finished = False
+        self.completed = False
         self.shaper = Shaper(message_id, host.seen)
         self.done = asyncio.Event()
         """Set once the run is sealed."""
@@ -221,6 +222,7 @@ class Run:
     def _finish(self, ending: Ending) -> None:
         """Append everything that closes the run; from here on an abort is too late."""
         self.finished = True
+        self.completed = ending.status == "completed"
         self._stop_timers()
         if ending.status == "aborted":
             if self.reason is None:  # the engine aborted itself

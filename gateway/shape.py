@@ -33,6 +33,8 @@ class Shaper:
 
     def __init__(self, message_id: str, seen: set[str]) -> None:
         self.turn = OpenTurn(message_id)
+        self.more_messages = 0
+        """Assistant messages beyond the one that the run's start brought."""
         self._seen = seen
         self._steps = 0
         self._fresh = True  # the message that the run's start brought has not been named by the engine yet
@@ -142,6 +144,7 @@ class Shaper:
 
     def _start_message(self, name: Any, out: list[Event]) -> None:
         self._fresh = False
+        self.more_messages += 1
         self.turn.message_id = self._assign(name, "msg")
         self.turn.usage = None
         out.append({"type": "message-start", "message_id": self.turn.message_id, "role": "assistant"})
@@ -365,6 +368,15 @@ class Shaper:
             decision = decision if decision in ("allow", "deny", "withdrawn", "expired") else "withdrawn"
             out.append({"type": "approval-resolved", "request_id": request_id, "decision": decision})
 
+    def resolve(self, request_id: str, decision: str) -> Event:
+        """A person has answered an open approval: give the event that says so."""
+        self.turn.approvals.remove(request_id)
+        return {"type": "approval-resolved", "request_id": request_id, "decision": decision}
+
+    def engine_name(self, request_id: str) -> str:
+        """Give the engine's own id for one of the session's."""
+        return next((name for name, id_ in self._names.items() if id_ == request_id), request_id)
+
     # -- the rest
 
     def _retry(self, event: Event, out: list[Event]) -> None:
@@ -510,7 +522,5 @@ _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
 _KEEPS_MESSAGE = frozenset({"message-start", "message-finish", "run-finish", "custom"})
 """Types that do not need an open message."""
 
-_IGNORED = frozenset(
-    {"run-start", "message-added", "abort-requested", "queued", "dequeued", "messages-removed"}
-)
+_IGNORED = frozenset({"run-start", "message-added", "abort-requested", "queued", "dequeued", "messages-removed"})
 """Types that are the session's to say; an engine that says them too does no harm."""

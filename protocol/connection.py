@@ -24,6 +24,10 @@ SILENCE_FACTOR = 3
 """A client that has sent ``ping`` and then nothing for so many heartbeats is gone (4103)."""
 
 
+HEARTBEAT_SHARE = 0.6
+"""The server speaks after this share of a heartbeat, so that a coarse clock still keeps the promise of a whole one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Send this frame."""
@@ -146,7 +150,7 @@ class Connection:
             return [self.close(CloseCode.AUTH_EXPIRED, "authentication expired")]
         if self.pinged and now - self.heard_at >= SILENCE_FACTOR * limits.heartbeat_s:
             return [self.close(CloseCode.HEARTBEAT_LOST, "heartbeat lost")]
-        if self.welcomed and now - self.sent_at >= limits.heartbeat_s * 0.9:
+        if self.welcomed and now - self.sent_at >= limits.heartbeat_s * HEARTBEAT_SHARE:
             return [Reply(frames.pong())]
         return []
 

@@ -22,7 +22,9 @@ def migrate(connection: Connection) -> None:
     if current == LATEST:
         return
     if current is not None and current > LATEST:
-        raise StoreUnusable(f"the database has schema {current}, newer than this program's {LATEST}: upgrade the program")
+        raise StoreUnusable(
+            f"the database has schema {current}, newer than this program's {LATEST}: upgrade the program"
+        )
     # Alembic is slow to import; a database that is up to date never pays for it.
     from alembic import command
     from alembic.config import Config

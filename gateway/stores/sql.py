@@ -214,9 +214,7 @@ class SqliteStore:
         """Read stored messages by position."""
         place = t.messages.c.position
         query = (
-            sa.select(t.messages.c.data)
-            .where(t.messages.c.sid == sid, place >= start, place < stop)
-            .order_by(place)
+            sa.select(t.messages.c.data).where(t.messages.c.sid == sid, place >= start, place < stop).order_by(place)
         )
         return await self._read(lambda connection: list(connection.scalars(query)))
 
@@ -255,7 +253,9 @@ class SqliteStore:
 
     async def sweep(self, now: int, chunks_before: int) -> None:
         """Forget what nobody can ask for any more."""
-        covered = sa.exists().where(t.sessions.c.sid == t.chunks.c.sid, t.sessions.c.checkpoint_seq >= t.chunks.c.last_seq)
+        covered = sa.exists().where(
+            t.sessions.c.sid == t.chunks.c.sid, t.sessions.c.checkpoint_seq >= t.chunks.c.last_seq
+        )
         old = sa.select(t.chunks.c.sid, t.chunks.c.first_seq).where(t.chunks.c.committed_at < chunks_before, covered)
         expired = sa.select(t.commands.c.principal, t.commands.c.command_id).where(t.commands.c.expires_at < now)
         # Found in the reader's thread, so that the loop only pays for rows that are really there to delete.
@@ -299,5 +299,3 @@ def _session_row(row: Any) -> SessionRow:
 def _cause(exc: SQLAlchemyError) -> str:
     original = getattr(exc, "orig", None)
     return str(original if original is not None else exc).splitlines()[0]
-
-

@@ -44,12 +44,13 @@ class Statements:
         self._insert_chunk = self._text(sa.insert(t.chunks))
         self._insert_command = self._text(
             sa.insert(t.commands).values(
-                {c: sa.bindparam(c) for c in ("principal", "command_id", "sid", "session_id", "body", "ack", "created_at")}
+                {
+                    c: sa.bindparam(c)
+                    for c in ("principal", "command_id", "sid", "session_id", "body", "ack", "created_at")
+                }
             )
         )
-        self._upsert_message = self._upsert(
-            t.messages, ("sid", "position", "message_id", "data"), ["sid", "position"]
-        )
+        self._upsert_message = self._upsert(t.messages, ("sid", "position", "message_id", "data"), ["sid", "position"])
         self._remove_messages = self._text(
             sa.delete(t.messages).where(
                 t.messages.c.sid == sa.bindparam("sid_"), t.messages.c.position >= sa.bindparam("start")

@@ -1,0 +1,398 @@
+"""The ASGI socket: for each connection a reader, a worker for commands that wait, and a pump.
+
+The way in: a message → ``protocol.connection`` → an abort at once, anything else through the worker, in order. The way
+out: the pump asks the outbox for the next message whenever the socket took the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, assert_never
+
+from gateway.auth import origin_allowed
+from gateway.outbox import Outbox
+from gateway.version import SERVER
+from protocol import frames
+from protocol.commands import Abort, Command, Hello, Ping
+from protocol.connection import Close, Connection, ConnectionLimits, Handle, Reply
+from protocol.errors import CloseCode, CommandError, closed_on_purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from gateway.auth import Authenticator
+    from gateway.config import Settings
+    from gateway.hub import Hub
+    from gateway.session import Session
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_COMMANDS = 256
+"""Commands of one connection that may wait behind one that waits for the store."""
+
+
+class Endpoint:
+    """Serves ``/ws``. Owns every connection's tasks and the clock that watches them."""
+
+    def __init__(self, hub: Hub, authenticator: Authenticator, settings: Settings) -> None:
+        self.hub = hub
+        self.authenticator = authenticator
+        self.settings = settings
+        self.links: set[Link] = set()
+        self.limits = ConnectionLimits(
+            max_frame_bytes=settings.max_frame_bytes,
+            commands_per_s=settings.commands_per_s,
+            heartbeat_s=settings.heartbeat_s,
+            hello_timeout=settings.hello_timeout,
+            auth_required=authenticator.required,
+        )
+        self._origins = frozenset(
+            origin.strip().rstrip("/") for origin in settings.origins.split(",") if origin.strip()
+        )
+        self._clock: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start watching deadlines."""
+        self._clock = asyncio.create_task(self._watch_clock(), name="connection clock")
+
+    async def stop(self) -> None:
+        """Stop watching deadlines."""
+        if self._clock is not None:
+            self._clock.cancel()
+            await asyncio.gather(self._clock, return_exceptions=True)
+
+    def origin_allowed(self, origin: str | None, host: str | None) -> bool:
+        """Say whether a browser's page may use this gateway."""
+        return origin_allowed(origin, host, self._origins)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one WebSocket (an ASGI application)."""
+        await receive()  # websocket.connect
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        offered = scope.get("subprotocols") or []
+        if self.hub.draining:
+            await _deny(send, 503, "the server is shutting down", {"retry-after": "1"})
+        elif not self.origin_allowed(headers.get("origin"), headers.get("host")):
+            await _deny(send, 403, "this origin is not allowed")
+        elif offered and frames.SUBPROTOCOL not in offered:
+            await _deny(send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
+        else:
+            accept: Message = {"type": "websocket.accept"}
+            if offered:
+                accept["subprotocol"] = frames.SUBPROTOCOL
+            await send(accept)
+            link = Link(self, receive, send)
+            self.links.add(link)
+            try:
+                await link.serve()
+            finally:
+                self.links.discard(link)
+
+    # -- leaving
+
+    def goaway(self, retry_after_s: float) -> None:
+        """Tell every client to open another socket."""
+        for link in self.links:
+            link.reply(frames.build("goaway", reason="drain", retry_after_s=retry_after_s))
+
+    async def close_all(self, timeout: float) -> None:
+        """Close every socket with 4100, after all that was for it has been sent."""
+        for link in self.links:
+            link.close(CloseCode.DRAIN, "drain", flush=True)
+        waiting = [link.ended.wait() for link in self.links]
+        if waiting:
+            await asyncio.wait([asyncio.ensure_future(item) for item in waiting], timeout=timeout)
+
+    async def _watch_clock(self) -> None:
+        settings = self.settings
+        every = min(1.0, settings.heartbeat_s / 5, settings.send_timeout / 4, settings.hello_timeout / 4)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(every)
+            now = loop.time()
+            for link in list(self.links):
+                link.tick(now)
+
+
+class Link:
+    """One connection: the hub's caller, the socket's owner."""
+
+    def __init__(self, endpoint: Endpoint, receive: Receive, send: Send) -> None:
+        self.principal = ""
+        self.owned: set[Session] = set()
+        self.ended = asyncio.Event()
+        self._endpoint = endpoint
+        self._receive = receive
+        self._send = send
+        self._wake = asyncio.Event()
+        self.outbox: Outbox | None = Outbox(self._wake.set)
+        self._out: Outbox = self.outbox
+        now = asyncio.get_running_loop().time()
+        self._connection = Connection(endpoint.limits, now)
+        self._waiting: deque[Command] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._pump_task: asyncio.Task[None] | None = None
+        self._sending_since: float | None = None
+        self._closing: tuple[CloseCode, str, bool] | None = None
+        self._broken = False
+
+    def reply(self, frame: frames.Frame) -> None:
+        """Send a frame before any event; see :class:`~gateway.session.Caller`."""
+        self._out.reply(frame)
+
+    def close(self, code: CloseCode, reason: str, *, flush: bool = False) -> None:
+        """End the connection once its replies (with ``flush`` its events too) have been sent."""
+        if self._closing is None:
+            self._connection.closing = True
+            self._closing = (code, reason, flush)
+            self._wake.set()
+
+    # -- the reader
+
+    async def serve(self) -> None:
+        """Run the connection to its end, then apply the disconnect rule."""
+        self._pump_task = asyncio.create_task(self._pump())
+        code: int | None = CloseCode.ABNORMAL
+        try:
+            code = await self._read()
+        finally:
+            self.ended.set()
+            self._pump_task.cancel()
+            # In a task of its own: a cancelled reader must not leave the owned runs behind.
+            finish = asyncio.create_task(self._finish(code))
+            await _outlive(finish)
+
+    async def _read(self) -> int | None:
+        loop = asyncio.get_running_loop()
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                code: int | None = message.get("code")
+                if code == CloseCode.NO_STATUS and "reason" not in message:
+                    # uvicorn reports a lost TCP connection as 1005 too, but only a close frame has a reason.
+                    return CloseCode.ABNORMAL
+                return code
+            if self._broken:
+                continue
+            text = message.get("text")
+            data = text if text is not None else message.get("bytes") or b""
+            for action in self._connection.receive(data, loop.time()):
+                self._act(action)
+
+    def _act(self, action: Reply | Handle | Close) -> None:
+        match action:
+            case Reply(frame):
+                self.reply(frame)
+            case Handle(command):
+                self._take(command)
+            case Close(code, reason):
+                self.close(code, reason)
+            case _:
+                assert_never(action)
+
+    def _take(self, command: Command) -> None:
+        """Carry a command out: abort and ping overtake, the others wait their turn in the worker."""
+        if self._connection.welcomed:
+            if isinstance(command, Abort) and self._endpoint.hub.abort_now(self, command):
+                return
+            if isinstance(command, Ping):
+                self.reply(frames.pong(command.id))
+                return
+        if len(self._waiting) >= MAX_WAITING_COMMANDS:
+            refusal = CommandError("rate_limited", "too many commands are waiting", retry_after_s=1.0)
+            self.reply(frames.error(refusal, command.id))
+            return
+        self._waiting.append(command)
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+
+    # -- the worker
+
+    async def _work(self) -> None:
+        """Carry out the commands that have to wait, in order, until none is left."""
+        try:
+            while self._waiting:
+                command = self._waiting.popleft()
+                try:
+                    if isinstance(command, Hello):
+                        await self._hello(command)
+                    else:
+                        await self._endpoint.hub.handle(self, command)
+                except CommandError as exc:
+                    self.reply(frames.error(exc, command.id, getattr(command, "session_id", None)))
+                except Exception:
+                    self._internal_error(command)
+        finally:
+            self._worker = None
+
+    def _internal_error(self, command: Command) -> None:
+        reference = secrets.token_hex(4)
+        logger.exception("reference %s: %s failed", reference, command.type)
+        problem = CommandError("internal", f"internal error; reference {reference} in the server's log")
+        self.reply(frames.error(problem, command.id, getattr(command, "session_id", None)))
+
+    async def _hello(self, hello: Hello) -> None:
+        endpoint, connection = self._endpoint, self._connection
+        first = not connection.welcomed
+        try:
+            if not first and hello.token is None:
+                raise CommandError("invalid", "token: a second hello only brings a new token")
+            principal = await endpoint.authenticator.authenticate(hello.token)
+            if not first and principal.id != self.principal:
+                raise CommandError("forbidden", "token: it belongs to another principal")
+        except CommandError as exc:
+            self.reply(frames.error(exc, hello.id))
+            if first:
+                code = CloseCode.FORBIDDEN if exc.code == "forbidden" else CloseCode.UNAUTHENTICATED
+                self._waiting.clear()
+                self.close(code, exc.code)
+            return
+        now = asyncio.get_running_loop().time()
+        expires = principal.expires_at
+        connection.welcome(None if expires is None else _seconds_until(expires), now)
+        if not first:
+            self.reply(frames.ack("hello", hello.id, auth_expires_at=expires))
+            return
+        self.principal = principal.id
+        self._out.batch = hello.batch
+        self.reply(
+            frames.build(
+                "welcome",
+                hello.id,
+                protocol=frames.PROTOCOL_VERSION,
+                connection_id=f"con_{secrets.token_hex(8)}",
+                server=SERVER,
+                heartbeat_s=endpoint.settings.heartbeat_s,
+                limits=endpoint.hub.limits(),
+                auth_expires_at=expires,
+            )
+        )
+        for target in hello.attach:
+            try:
+                await endpoint.hub.attach(self, target, None)
+            except CommandError as exc:
+                self.reply(frames.error(exc, None, target.session_id))
+
+    # -- the pump
+
+    async def _pump(self) -> None:
+        """Send what the outbox has, one message at a time, until the connection closes."""
+        outbox, send, wake, connection = self._out, self._send, self._wake, self._connection
+        clock = asyncio.get_running_loop().time
+        try:
+            while True:
+                closing = self._closing
+                message = outbox.next_message(events=closing is None or closing[2])
+                if message is None:
+                    if closing is not None:
+                        self._sending_since = clock()
+                        await send({"type": "websocket.close", "code": int(closing[0]), "reason": closing[1]})
+                        return
+                    wake.clear()
+                    await wake.wait()
+                    continue
+                if outbox.overflowed:
+                    self._give_up()
+                    return
+                self._sending_since = clock()
+                await send({"type": "websocket.send", "text": message})
+                self._sending_since = None
+                connection.sent(clock())
+        except Exception as exc:
+            # The reader learns of the end by itself; what was not sent stays in the logs.
+            logger.debug("a connection ended while something was being sent: %r", exc)
+        finally:
+            self._sending_since = None
+
+    def tick(self, now: float) -> None:
+        """Look at the clock."""
+        if self._broken:
+            return
+        since = self._sending_since
+        if self._out.overflowed or (since is not None and now - since > self._endpoint.settings.send_timeout):
+            self._give_up()
+            return
+        for action in self._connection.tick(now):
+            self._act(action)
+
+    def _give_up(self) -> None:
+        """The client is too slow: end with 4102 past the blocked send, and let go of what it costs at once."""
+        self._broken = True
+        self._connection.closing = True
+        code, reason = CloseCode.TOO_SLOW, "too slow"
+        if self._closing is not None:
+            code, reason = self._closing[0], self._closing[1]
+        self._closing = (code, reason, False)
+        self._out.clear()
+        if self._pump_task is not None:
+            self._pump_task.cancel()
+        _force_close(self._receive, code, reason, self._endpoint.settings.send_timeout)
+
+    async def _finish(self, code: int | None) -> None:
+        """Let received commands take effect, then the disconnect rule."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+        if self._pump_task is not None:
+            await asyncio.wait([self._pump_task])
+        grace_s = None
+        if self._closing is not None:
+            code = self._closing[0]
+            if code == CloseCode.AUTH_EXPIRED:
+                grace_s = self._endpoint.settings.auth_grace
+        self._endpoint.hub.disconnected(self, on_purpose=closed_on_purpose(code), grace_s=grace_s)
+
+
+async def _outlive(task: asyncio.Task[None]) -> None:
+    """Wait for a task to the end even if cancelled meanwhile; the cancellation is raised afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as exc:
+            if task.cancelled():
+                raise
+            cancelled = exc
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+def _seconds_until(time_ms: int) -> float:
+    from gateway.ids import now_ms
+
+    return max(0.0, (time_ms - now_ms()) / 1000)
+
+
+def _force_close(receive: Receive, code: CloseCode, reason: str, patience_s: float) -> None:
+    """Close a socket whose sends are blocked, past ASGI: its ``send`` would wait for the very same buffer.
+
+    uvicorn's ``receive`` is a method of the protocol object, which has the transport: the close frame is put behind
+    what is buffered (a client that wakes up reads why), and the transport is cut after ``patience_s``. On another
+    server the connection ends with the server's own timeouts.
+    """
+    protocol = getattr(receive, "__self__", None)
+    transport = getattr(protocol, "transport", None)
+    machine = getattr(protocol, "conn", None)
+    if transport is None:
+        return
+    if machine is not None:
+        with suppress(Exception):  # already closing
+            machine.send_close(int(code), reason)
+            transport.write(b"".join(machine.data_to_send()))
+    asyncio.get_running_loop().call_later(patience_s, transport.abort)
+
+
+async def _deny(send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+    """Refuse a handshake with an HTTP response."""
+    fields = {"content-type": "text/plain; charset=utf-8"} | (headers or {})
+    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "websocket.http.response.start", "status": status, "headers": raw})
+    await send({"type": "websocket.http.response.body", "body": text.encode() + b"\n"})

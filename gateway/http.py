@@ -1,0 +1,246 @@
+"""HTTP beside the socket: the session list, a session, prompt and abort, health, and the page."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from protocol import frames
+from protocol.codec import BadCommand, decode_command, encode
+from protocol.errors import HTTP_STATUS, CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from gateway.endpoint import Endpoint
+    from gateway.hub import Hub
+    from gateway.outbox import Outbox
+    from gateway.session import Session
+    from gateway.stores.base import SessionRow
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+logger = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+MAX_TITLE = 500
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: https:; "
+        "connect-src 'self' ws: wss:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+class _RestCaller:
+    """A REST request as the hub's caller: it takes the one reply, owns and attaches nothing."""
+
+    outbox: Outbox | None = None
+
+    def __init__(self, principal: str) -> None:
+        self.principal = principal
+        self.owned: set[Session] = set()
+        self.answer: frames.Frame = {}
+
+    def reply(self, frame: frames.Frame) -> None:
+        if not self.answer:
+            self.answer = frame
+
+
+class Api:
+    """The REST routes and the page."""
+
+    def __init__(self, hub: Hub, endpoint: Endpoint) -> None:
+        self._hub = hub
+        self._endpoint = endpoint
+
+    def routes(self) -> list[BaseRoute]:
+        """Give all routes but the socket's."""
+        guard = self._guarded
+        session = "/api/sessions/{session_id}"
+        routes: list[BaseRoute] = [
+            Route("/api/sessions", guard(self._list), methods=["GET"]),
+            Route(session, guard(self._get), methods=["GET"]),
+            Route(session, guard(self._patch), methods=["PATCH"]),
+            Route(session, guard(self._delete), methods=["DELETE"]),
+            Route(f"{session}/prompt", guard(self._prompt), methods=["POST"]),
+            Route(f"{session}/abort", guard(self._abort), methods=["POST"]),
+            Route("/healthz", self._health, methods=["GET"]),
+            Route("/readyz", self._ready, methods=["GET"]),
+            Route("/ws", self._not_a_socket, methods=["GET"]),
+            Route("/", self._page, methods=["GET"]),
+        ]
+        if STATIC.is_dir():
+            routes.append(Mount("/", app=_Assets(directory=STATIC)))
+        return routes
+
+    # -- guards
+
+    def _guarded(self, handler: Callable[[Request, str], Awaitable[Response]]) -> Handler:
+        """Check origin and token, and turn every error into JSON with the protocol's code."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                principal = await self._principal(request)
+                return await handler(request, principal)
+            except CommandError as exc:
+                return _error(exc)
+            except Exception:
+                reference = secrets.token_hex(4)
+                logger.exception("reference %s: %s %s failed", reference, request.method, request.url.path)
+                text = f"internal error; reference {reference} in the server's log"
+                return _error(CommandError("internal", text))
+
+        return guarded
+
+    async def _principal(self, request: Request) -> str:
+        headers = request.headers
+        if not self._endpoint.origin_allowed(headers.get("origin"), headers.get("host")):
+            raise CommandError("forbidden", "this origin is not allowed")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        bearer = token.strip() if scheme.lower() == "bearer" else None
+        principal = await self._endpoint.authenticator.authenticate(bearer)
+        return principal.id
+
+    # -- sessions
+
+    async def _list(self, request: Request, principal: str) -> Response:
+        limit = _limit(request.query_params.get("limit"))
+        before = request.query_params.get("before")
+        rows = await self._hub.list(principal, before, limit + 1)
+        return _json({"sessions": [_line(row) for row in rows[:limit]], "has_more": len(rows) > limit})
+
+    async def _get(self, request: Request, principal: str) -> Response:
+        session = await self._hub.get(principal, _session_id(request))
+        data = session.log.archive.snapshot(session.session_id)
+        return Response(data, media_type="application/json", headers={"cache-control": "no-store"})
+
+    async def _patch(self, request: Request, principal: str) -> Response:
+        body = await self._body(request)
+        title = body.get("title")
+        if not isinstance(title, str) or not 1 <= len(title) <= MAX_TITLE:
+            raise CommandError("invalid", f"title: a string of 1 to {MAX_TITLE} characters")
+        return _json(_line(await self._hub.rename(principal, _session_id(request), title)))
+
+    async def _delete(self, request: Request, principal: str) -> Response:
+        await self._hub.delete(principal, _session_id(request))
+        return Response(status_code=204)
+
+    async def _prompt(self, request: Request, principal: str) -> Response:
+        return await self._command(request, principal, "prompt", 202)
+
+    async def _abort(self, request: Request, principal: str) -> Response:
+        return await self._command(request, principal, "abort", 200)
+
+    async def _command(self, request: Request, principal: str, kind: str, status: int) -> Response:
+        body = await self._body(request) | {"type": kind, "session_id": _session_id(request)}
+        command = decode_command(orjson.dumps(body))
+        caller = _RestCaller(principal)
+        await self._hub.handle(caller, command)
+        return _json(caller.answer, status)
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        limit = self._hub.settings.max_frame_bytes
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > limit:
+                raise CommandError("too_large", f"a body has at most {limit} bytes")
+        if not data.strip():
+            return {}
+        try:
+            body = orjson.loads(data)
+        except orjson.JSONDecodeError as exc:
+            raise BadCommand("bad_frame", f"not JSON: {exc}") from None
+        if not isinstance(body, dict):
+            raise BadCommand("bad_frame", "a body is one JSON object")
+        return body
+
+    # -- health
+
+    async def _health(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _ready(self, request: Request) -> Response:
+        if self._hub.draining:
+            return Response(encode({"status": "draining"}), 503, {"retry-after": "1"}, media_type="application/json")
+        return _json({"status": "ready"})
+
+    async def _not_a_socket(self, request: Request) -> Response:
+        return PlainTextResponse("this address speaks WebSocket\n", 426, {"upgrade": "websocket"})
+
+    # -- the page
+
+    async def _page(self, request: Request) -> Response:
+        if request.scope.get("root_path") and not request.url.path.endswith("/"):
+            return RedirectResponse(request.url.path + "/")
+        index = STATIC / "index.html"
+        if not index.is_file():
+            return PlainTextResponse(
+                "the page has not been built; install the package, or run the build in web/\n", 404
+            )
+        return FileResponse(index, headers=SECURITY_HEADERS | {"cache-control": "no-cache"})
+
+
+class _Assets(StaticFiles):
+    """Built assets: their names carry a hash, so they may be kept for ever."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(SECURITY_HEADERS)
+        if "assets" in str(args[0]):
+            response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+def _session_id(request: Request) -> str:
+    session_id: str = request.path_params["session_id"]
+    if not re.fullmatch(r"[A-Za-z0-9_.:\-]{1,128}", session_id):
+        raise CommandError("session_not_found", "there is no such session")
+    return session_id
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return 50
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 200:
+        raise CommandError("invalid", "limit: a whole number from 1 to 200")
+    return int(text)
+
+
+def _line(row: SessionRow) -> dict[str, Any]:
+    return {
+        "session_id": row.session_id,
+        "title": row.title,
+        "status": row.status,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "message_count": row.message_count,
+    }
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(encode(value), status, {"cache-control": "no-store"}, media_type="application/json")
+
+
+def _error(exc: CommandError) -> Response:
+    headers = {"cache-control": "no-store"}
+    if exc.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(exc.retry_after_s)))
+    if exc.code == "unauthorized":
+        headers["www-authenticate"] = "Bearer"
+    id_ = exc.id if isinstance(exc, BadCommand) else None
+    body = encode(frames.error(exc, id_))
+    return Response(body, HTTP_STATUS[exc.code], headers, media_type="application/json")

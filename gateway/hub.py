@@ -1,0 +1,545 @@
+"""The sessions that live on this node: find, create, seal after a crash, evict, drain; commands in.
+
+A command arrives as a model and leaves as frames on its caller's outbox. What the store has to be asked is asked here,
+before the session decides; the session itself never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any, assert_never
+
+import orjson
+
+from gateway.ids import new_id, new_row_id, now_ms
+from gateway.log import Log, Writer
+from gateway.session import Committed, Services, Session, store_unavailable
+from gateway.stores.base import StoreUnavailable
+from protocol import commands as c
+from protocol import frames
+from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES
+from protocol.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.config import Settings
+    from gateway.engine.port import Engine
+    from gateway.session import Caller
+    from gateway.stores.base import CommandRow, SessionRow, Store
+
+logger = logging.getLogger(__name__)
+
+LATCH_S = 60.0
+"""How long an abort of a command that has not come yet is remembered (contract, ``abort``)."""
+
+MAX_LATCHES = 10_000
+RETRY_STORE_S = 0.5
+SWEEP_S = 60.0
+HISTORY_BYTES = MAX_MESSAGE_BYTES - 4096
+TAIL_MESSAGES = 50
+
+
+class Hub:
+    """All sessions of this node and the writer that commits for them."""
+
+    def __init__(self, engine: Engine, store: Store, settings: Settings) -> None:
+        self.settings = settings
+        self.store = store
+        self.writer = Writer(store)
+        self.sessions: dict[tuple[str, str], Session] = {}
+        self.services = Services(
+            engine=engine,
+            store=store,
+            abort_grace_s=settings.abort_grace,
+            disconnect_grace_s=settings.disconnect_grace,
+            queue_limit=settings.queue_limit,
+            changed=self._session_changed,
+            lost=self._session_lost,
+            commands={},
+            tasks=set(),
+        )
+        self.watchers: dict[str, set[Caller]] = {}
+        self._loading: dict[tuple[str, str], asyncio.Task[Session | None]] = {}
+        self._in_flight: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._latches: dict[tuple[str, str], tuple[float, str]] = {}
+        self._lost: set[Session] = set()
+        self._housekeeper: asyncio.Task[None] | None = None
+
+    @property
+    def draining(self) -> bool:
+        """The server is about to leave."""
+        return self.services.draining
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open the store, seal what a dead process left, start committing. Raises ``StoreUnusable``."""
+        await self.store.open()
+        self.writer.start()
+        for key in await self.store.active():
+            session = await self.find(*key)
+            if session is not None:
+                session.seal_lost()
+        await self.writer.settled()
+        self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
+
+    async def drain(self, seconds: float) -> None:
+        """Let live runs finish within ``seconds``, then abort them with reason ``shutdown`` and wait for the seals."""
+        self.services.draining = True
+        live = self._live()
+        if live:
+            await asyncio.wait([asyncio.ensure_future(run.done.wait()) for run in live], timeout=seconds)
+        for session in list(self.sessions.values()):
+            session.abort("shutdown")
+        await asyncio.gather(*(run.done.wait() for run in self._live()))
+        await self.writer.settled()
+
+    async def stop(self) -> None:
+        """Seal what still runs, commit, and close the store."""
+        await self.drain(0)
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+            await asyncio.gather(self._housekeeper, return_exceptions=True)
+        leftover = [task for task in self.services.tasks if not task.done()]
+        for task in leftover:
+            task.cancel()
+        if leftover:
+            await asyncio.wait(leftover, timeout=1.0)
+        await self.writer.stop()
+        await self.store.close()
+
+    def _live(self) -> list[Any]:
+        return [session.run for session in self.sessions.values() if session.run is not None]
+
+    # -- sessions
+
+    async def find(self, principal: str, session_id: str) -> Session | None:
+        """Give a session, from memory or the store. Raises ``store_unavailable``."""
+        key = (principal, session_id)
+        session = self.sessions.get(key)
+        if session is None:
+            task = self._loading.get(key)
+            if task is None:
+                task = self._loading[key] = asyncio.create_task(self._load(key))
+                task.add_done_callback(lambda _: self._loading.pop(key, None))
+            try:
+                session = await asyncio.shield(task)
+            except StoreUnavailable:
+                raise store_unavailable() from None
+        if session is not None:
+            session.touched = asyncio.get_running_loop().time()
+        return session
+
+    async def get(self, principal: str, session_id: str) -> Session:
+        """Give a session. Raises ``session_not_found``."""
+        session = await self.find(principal, session_id)
+        if session is None or session.deleting:
+            raise CommandError("session_not_found", f"there is no session {session_id}")
+        return session
+
+    async def _load(self, key: tuple[str, str]) -> Session | None:
+        found = await self.store.load(*key)
+        if found is None:
+            return None
+        tail = await self.store.messages(found.row.sid, max(0, found.stored_messages - TAIL_MESSAGES), 2**31)
+        log = Log(self.writer, found.row.sid, key[1], found.row.epoch)
+        log.restore(found, tail)
+        session = Session(self.services, key[0], log)
+        session.restored(found.row)
+        self.sessions[key] = session
+        return session
+
+    def _create(self, principal: str, session_id: str) -> Session:
+        log = Log(self.writer, new_row_id(), session_id, new_id("ep"))
+        session = self.sessions[principal, session_id] = Session(self.services, principal, log)
+        return session
+
+    async def list(self, principal: str, before: str | None, limit: int) -> list[SessionRow]:
+        """List sessions, newest first, those older than session ``before``."""
+        try:
+            place = None
+            if before is not None:
+                row = await self.store.session(principal, before)
+                if row is None:
+                    raise CommandError("session_not_found", f"before: there is no session {before}")
+                place = (row.updated_at, row.session_id)
+            return await self.store.sessions(principal, place, limit)
+        except StoreUnavailable:
+            raise store_unavailable() from None
+
+    async def rename(self, principal: str, session_id: str, title: str) -> SessionRow:
+        """Set a session's title."""
+        session = await self.get(principal, session_id)
+        session.title = title
+        session.log.redescribe()
+        await self._committed(session)
+        return session.row()
+
+    async def delete(self, principal: str, session_id: str) -> None:
+        """Abort, seal, forget; tell every cursor ``detached``."""
+        session = await self.get(principal, session_id)
+        session.deleting = True
+        session.abort("user", "the session was deleted")
+        if session.run is not None:
+            await session.run.done.wait()
+        await self._committed(session)
+
+        def gone() -> None:
+            self.sessions.pop(session.key, None)
+            for cursor in list(session.log.cursors):
+                cursor.sink.end(cursor, "deleted")
+            for owner in list(session.owners):
+                session.disown(owner)
+            self._tell(session, deleted=True)
+
+        effect = Committed(gone)
+        session.log.delete(effect)
+        try:
+            await effect.done
+        except CommandError:
+            session.deleting = False
+            raise
+
+    async def _committed(self, session: Session) -> None:
+        effect = Committed()
+        session.log.after(effect)
+        await effect.done
+
+    # -- commands
+
+    async def handle(self, caller: Caller, command: c.Command) -> None:
+        """Carry out a command that may have to wait. Raises :exc:`CommandError`."""
+        match command:
+            case c.Prompt():
+                await self._once(caller, command, self._prompt)
+            case c.Resume():
+                await self._once(caller, command, self._resume)
+            case c.Attach():
+                await self.attach(caller, command, command.id)
+            case c.Detach():
+                self._detach(caller, command)
+            case c.Respond():
+                session = await self.get(caller.principal, command.session_id)
+                await session.respond(command.request_id, command.decision, command.value)
+                caller.reply(frames.ack("respond", command.id, session_id=session.session_id))
+            case c.History():
+                caller.reply(await self._history(caller.principal, command))
+            case c.Watch():
+                self.watch(caller, on=command.on)
+                caller.reply(frames.ack("watch", command.id))
+            case c.Abort():
+                await self.abort(caller, command)
+            case c.Ping():
+                caller.reply(frames.pong(command.id))
+            case c.Hello():
+                raise CommandError("invalid", "hello: this connection has been opened already")
+            case _:
+                assert_never(command)
+
+    async def _once(
+        self,
+        caller: Caller,
+        command: c.Prompt | c.Resume,
+        act: Callable[[Caller, Any, bytes], Awaitable[None]],
+    ) -> None:
+        """Carry out a command at most once per (principal, id), whatever is sent again after whatever loss."""
+        body = hashlib.sha256(command.model_dump_json(exclude={"id"}).encode()).digest()
+        if command.id is None:
+            await act(caller, command, body)
+            return
+        key = (caller.principal, command.id)
+        while key in self._in_flight:
+            await asyncio.wait([self._in_flight[key]])
+        turn = self._in_flight[key] = asyncio.get_running_loop().create_future()
+        try:
+            try:
+                row = await self.store.command(*key)
+            except StoreUnavailable:
+                raise store_unavailable() from None
+            if row is None:
+                await act(caller, command, body)
+            elif row.body != body:
+                raise CommandError("id_reuse", "this id was used for another command")
+            else:
+                await self._repeat(caller, row)
+        finally:
+            del self._in_flight[key]
+            turn.set_result(None)
+
+    async def _repeat(self, caller: Caller, row: CommandRow) -> None:
+        session = await self.find(caller.principal, row.session_id)
+        ack = orjson.loads(row.ack)
+        ack.pop("queued", None)
+        caller.reply(ack | {"duplicate": True})
+        if session is not None and not session.deleting:
+            session.ensure_attached(caller)
+            if caller.outbox is not None:
+                session.add_owner(caller)
+        elif caller.outbox is not None:
+            caller.reply(frames.build("detached", session_id=row.session_id, reason="deleted"))
+
+    async def _prompt(self, caller: Caller, command: c.Prompt, body: bytes) -> None:
+        self._check_draining()
+        session_id = command.session_id or new_id("ses")
+        session = await self.find(caller.principal, session_id) if command.session_id else None
+        self._check_room(caller, session_id)
+        removed_at = None
+        if command.replaces is not None:
+            if session is None:
+                raise CommandError("message_not_found", "replaces: there is no such message")
+            removed_at = await self._position(session, command.replaces, "replaces")
+        # Nothing waits from here to the session's decision, so one creation only.
+        if session is None:
+            session = self.sessions.get((caller.principal, session_id)) or self._create(caller.principal, session_id)
+        latched = self._unlatch(caller.principal, command.id)
+        effect = session.prompt(command, caller, body=body, removed_at=removed_at, latched=latched)
+        await effect.done
+
+    async def _resume(self, caller: Caller, command: c.Resume, body: bytes) -> None:
+        self._check_draining()
+        session = await self.get(caller.principal, command.session_id)
+        self._check_room(caller, command.session_id)
+        latched = self._unlatch(caller.principal, command.id)
+        await session.resume(command, caller, body=body, latched=latched).done
+
+    def _check_draining(self) -> None:
+        if self.draining:
+            raise CommandError("draining", "the server is shutting down", retry_after_s=1.0)
+
+    def _check_room(self, caller: Caller, session_id: str) -> None:
+        outbox = caller.outbox
+        if outbox is not None and session_id not in outbox.cursors:
+            if len(outbox.cursors) >= self.settings.max_sessions:
+                raise CommandError("too_large", f"a connection has at most {self.settings.max_sessions} sessions")
+
+    async def attach(self, caller: Caller, target: c.AttachTarget, id_: str | None) -> None:
+        """Subscribe a connection to a session."""
+        session = await self.get(caller.principal, target.session_id)
+        self._check_room(caller, target.session_id)
+        session.attach(caller, target, id_)
+
+    def _detach(self, caller: Caller, command: c.Detach) -> None:
+        attached = caller.outbox is not None and caller.outbox.detach(command.session_id)
+        session = self.sessions.get((caller.principal, command.session_id))
+        if not attached and (session is None or session not in caller.owned):
+            raise CommandError("not_attached", f"this connection is not attached to {command.session_id}")
+        caller.reply(frames.ack("detach", command.id, session_id=command.session_id))
+        if command.run == "abort" and session is not None:
+            session.disown(caller)
+            session.abort("user")
+
+    def watch(self, caller: Caller, *, on: bool) -> None:
+        """Turn the live session list of a connection on or off."""
+        watchers = self.watchers.setdefault(caller.principal, set())
+        if on:
+            watchers.add(caller)
+        else:
+            watchers.discard(caller)
+        if not watchers:
+            del self.watchers[caller.principal]
+
+    # -- abort
+
+    def abort_now(self, caller: Caller, command: c.Abort) -> bool:
+        """Abort what is in memory, with no wait before the event is set. False: :meth:`abort` has to look further."""
+        principal = caller.principal
+        runs: list[dict[str, Any]] = []
+        if command.command_id is not None:
+            live = self.services.commands.get((principal, command.command_id))
+            if live is None:
+                return False
+            session, run_id = live
+            runs = session.abort("user", command.reason, run_id=run_id)
+        elif command.session_id is not None:
+            found = self.sessions.get((principal, command.session_id))
+            if found is None or found.deleting:
+                return False
+            runs = found.abort("user", command.reason, run_id=command.run_id)
+        elif command.run_id is not None:
+            for session in self._sessions_of(principal):
+                runs += session.abort("user", command.reason, run_id=command.run_id)
+        else:
+            for session in list(caller.owned):
+                if session.run is not None:
+                    runs += session.abort("user", command.reason)
+        caller.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
+        return True
+
+    def _sessions_of(self, principal: str) -> list[Session]:
+        return [session for key, session in self.sessions.items() if key[0] == principal]
+
+    async def abort(self, caller: Caller, command: c.Abort) -> None:
+        """Abort, asking the store about what is not in memory: too late, idle, unknown, or not there yet."""
+        if self.abort_now(caller, command):
+            return
+        principal = caller.principal
+        if command.command_id is not None:
+            # Latched before the store is asked: the prompt may come while it answers.
+            self._latch(principal, command.command_id, command.reason)
+            try:
+                row = await self.store.command(principal, command.command_id)
+            except StoreUnavailable:
+                row = None
+            if row is not None:
+                self._unlatch(principal, command.command_id)
+                ids = orjson.loads(row.ack)
+                entry = {"session_id": ids["session_id"], "run_id": ids["run_id"], "state": "too_late"}
+            else:
+                entry = {"session_id": command.session_id, "run_id": None, "state": "latched"}
+            caller.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=[entry]))
+            return
+        assert command.session_id is not None
+        session = await self.get(principal, command.session_id)
+        runs = session.abort("user", command.reason, run_id=command.run_id)
+        caller.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
+
+    def _latch(self, principal: str, command_id: str, reason: str | None) -> None:
+        while len(self._latches) >= MAX_LATCHES:
+            del self._latches[next(iter(self._latches))]
+        self._latches[principal, command_id] = (asyncio.get_running_loop().time() + LATCH_S, reason or "")
+
+    def _unlatch(self, principal: str, command_id: str | None) -> str | None:
+        if command_id is None:
+            return None
+        expires, detail = self._latches.pop((principal, command_id), (0.0, ""))
+        return detail if asyncio.get_running_loop().time() < expires else None
+
+    # -- history
+
+    async def _position(self, session: Session, message_id: str, field: str) -> int:
+        position = session.log.archive.position(message_id)
+        if position is None:
+            try:
+                position = await self.store.position(session.log.sid, message_id)
+            except StoreUnavailable:
+                raise store_unavailable() from None
+        if position is None:
+            raise CommandError("message_not_found", f"{field}: there is no such message")
+        return position
+
+    async def _history(self, principal: str, command: c.History) -> frames.Frame:
+        session = await self.get(principal, command.session_id)
+        archive = session.log.archive
+        stop = archive.count
+        if command.before is not None:
+            stop = await self._position(session, command.before, "before")
+        start = max(0, stop - command.limit)
+        messages: list[Any] = archive.slice(max(start, archive.window), stop)
+        if start < archive.window:
+            boundary = min(stop, archive.window)
+            try:
+                stored = await self.store.messages(session.log.sid, start, boundary)
+            except StoreUnavailable:
+                raise store_unavailable() from None
+            messages = [orjson.loads(data) for data in stored] + messages
+        kept = _newest_within(messages, HISTORY_BYTES)
+        return frames.build(
+            "history",
+            command.id,
+            session_id=session.session_id,
+            messages=kept,
+            has_more=stop - len(kept) > 0,
+        )
+
+    # -- connections
+
+    def disconnected(self, caller: Caller, *, on_purpose: bool, grace_s: float | None = None) -> None:
+        """A connection has ended: take its cursors away and apply the disconnect rule to what it owned."""
+        self.watch(caller, on=False)
+        if caller.outbox is not None:
+            caller.outbox.clear()
+        for session in list(caller.owned):
+            session.disconnected(caller, on_purpose=on_purpose, grace_s=grace_s)
+
+    def limits(self) -> frames.LimitsInfo:
+        """Give the limits that ``welcome`` states."""
+        return {
+            "max_frame_bytes": self.settings.max_frame_bytes,
+            "max_sessions": self.settings.max_sessions,
+            "commands_per_s": self.settings.commands_per_s,
+            "max_queue": self.settings.queue_limit,
+            "max_message_bytes": MAX_MESSAGE_BYTES,
+            "batch_bytes": BATCH_BYTES,
+        }
+
+    def _session_changed(self, session: Session) -> None:
+        self._tell(session)
+
+    def _tell(self, session: Session, *, deleted: bool | None = None) -> None:
+        watchers = self.watchers.get(session.principal)
+        if not watchers:
+            return
+        frame: frames.Frame = {
+            "type": "session-changed",
+            "session_id": session.session_id,
+            "title": session.title,
+            "status": session.status,
+            "updated_at": session.updated_at,
+        }
+        if deleted:
+            frame["deleted"] = True
+        for watcher in watchers:
+            if watcher.outbox is not None:
+                watcher.outbox.change(frame)
+
+    # -- housekeeping
+
+    def _session_lost(self, session: Session) -> None:
+        self._lost.add(session)
+
+    async def _keep_house(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_sweep = loop.time()
+        while True:
+            await asyncio.sleep(RETRY_STORE_S)
+            try:
+                await self._recover_lost()
+                self._tidy(loop.time())
+                if loop.time() - last_sweep >= SWEEP_S:
+                    last_sweep = loop.time()
+                    now = now_ms()
+                    await self.store.sweep(now, now - int(self.settings.retain_s * 1000))
+            except StoreUnavailable as exc:
+                logger.warning("the store is still unavailable: %s", exc)
+            except Exception:
+                logger.exception("housekeeping failed")
+
+    async def _recover_lost(self) -> None:
+        """Read the head of sessions whose commit failed again, and seal them as lost."""
+        for session in list(self._lost):
+            found = await self.store.load(*session.key)
+            self._lost.discard(session)
+            if found is None:
+                self.sessions.pop(session.key, None)  # it never came to be
+                for owner in list(session.owners):
+                    session.disown(owner)
+                continue
+            session.log.catch_up(found)
+            session.broken = False
+            session.seal_lost()
+
+    def _tidy(self, now: float) -> None:
+        before = now_ms() - int(self.settings.retain_s * 1000)
+        for session in list(self.sessions.values()):
+            log = session.log
+            if session.broken or session.deleting:
+                continue
+            expired = log.expire(before, self.settings.retain_bytes)
+            if expired or (session.run is None and log.compacted_to < log.head):
+                log.compact()
+            elif session.idle and not log.records and log.quiet and now - session.touched > self.settings.evict_s:
+                del self.sessions[session.key]
+        for key in [key for key, (expires, _) in self._latches.items() if expires < now]:
+            del self._latches[key]
+
+
+def _newest_within(messages: list[Any], limit: int) -> list[Any]:
+    size = 0
+    for index in range(len(messages) - 1, -1, -1):
+        size += len(orjson.dumps(messages[index])) + 1
+        if size > limit:
+            return messages[min(index + 1, len(messages) - 1) :]
+    return messages

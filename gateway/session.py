@@ -1,0 +1,568 @@
+"""One session: commands in, the run, the queue, who owns it, what follows from a disconnect.
+
+Everything here is a plain method: nothing waits between looking at the state and acting on it. What a command has to
+wait for (its commit) is an :class:`Effect` that the writer completes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from gateway.ids import new_id, now_ms
+from gateway.run import Run, RunSpec
+from gateway.seal import LOST, closing_events, open_turn
+from gateway.stores.base import CommandRow, SessionRow
+from protocol import frames
+from protocol.codec import clean_text, encode, jsonable
+from protocol.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.engine.port import Engine
+    from gateway.log import Log
+    from gateway.outbox import Outbox
+    from gateway.stores.base import Store
+    from protocol.commands import AttachTarget, InputMessage, Prompt, Resume
+    from protocol.events import AbortReason, DequeueReason
+    from protocol.frames import Status
+    from protocol.messages import Message, UserMessage
+
+logger = logging.getLogger(__name__)
+
+TITLE_CHARS = 80
+MAX_RESUMES = 2
+"""How often the server resumes a lost prompt by itself (contract, "Crash, store failure, drain")."""
+
+_DEQUEUE: dict[str, DequeueReason] = {"disconnect": "disconnect", "shutdown": "shutdown"}
+
+
+class Caller(Protocol):
+    """Whoever sent a command: a connection, or a REST request (which owns and attaches nothing)."""
+
+    principal: str
+    outbox: Outbox | None
+    owned: set[Session]
+
+    def reply(self, frame: frames.Frame) -> None:
+        """Send a reply."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """What all sessions of this node share."""
+
+    engine: Engine
+    store: Store
+    abort_grace_s: float
+    disconnect_grace_s: float
+    queue_limit: int
+    changed: Callable[[Session], None]
+    lost: Callable[[Session], None]
+    commands: dict[tuple[str, str], tuple[Session, str]]
+    """(principal, command id) → the session and run that a live or waiting prompt became."""
+    tasks: set[asyncio.Task[None]]
+    draining: bool = False
+
+
+@dataclass(slots=True)
+class _Lost:
+    """An owner whose connection broke; it counts until its grace is over."""
+
+    timer: asyncio.TimerHandle
+
+
+class Committed:
+    """An effect that a command waits for. ``then`` runs at the commit, before its events are published."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._then = then
+
+    def committed(self) -> None:
+        """See :class:`~gateway.log.Effect`."""
+        self._then()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self) -> None:
+        """See :class:`~gateway.log.Effect`."""
+        if not self.done.done():
+            self.done.set_exception(store_unavailable())
+            self.done.exception()  # a caller that has gone away need not look
+
+
+def store_unavailable() -> CommandError:
+    """Build the error for a store that cannot do it now."""
+    return CommandError("store_unavailable", "the store is unavailable; try again", retry_after_s=1.0)
+
+
+class Session:
+    """A session in memory. ``key`` is (principal, session id)."""
+
+    def __init__(self, services: Services, principal: str, log: Log) -> None:
+        self.principal = principal
+        self.session_id = log.session_id
+        self.log = log
+        self.seen: set[str] = log.archive.seen
+        self.title: str | None = None
+        self.created_at = self.updated_at = now_ms()
+        self.message_count = 0
+        self.run: Run | None = None
+        self.queue: list[RunSpec] = []
+        self.owners: set[Caller] = set()
+        self.deleting = False
+        self.broken = False
+        """A commit failed: what is in the store has to be read again before anything else happens."""
+        self.touched = asyncio.get_running_loop().time()
+        self._services = services
+        self._lost_owners: list[_Lost] = []
+        self._interrupts = 0  # how many of the queue's first entries are interrupts
+        self._last_spec: RunSpec | None = None
+        self._recent: deque[str] = deque(maxlen=64)  # run ids that have ended: too late to abort
+        log.describe = self.row
+        log.changed = lambda: services.changed(self)
+        log.lost = self._store_lost
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(principal, session id)."""
+        return self.principal, self.session_id
+
+    @property
+    def status(self) -> Status:
+        """What the session is doing, uncommitted changes included."""
+        if self.run is None:
+            return "idle"
+        if self.run.reason is not None:
+            return "aborting"
+        return "waiting" if self.run.shaper.turn.approvals else "running"
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits, or is held open: the session may leave memory."""
+        return not (self.run or self.queue or self.owners or self._lost_owners or self.log.cursors or self.broken)
+
+    def row(self) -> SessionRow:
+        """Describe the session for the store."""
+        self.updated_at = max(self.updated_at, now_ms())
+        active = self.run is not None or bool(self.queue)
+        options = encode(self._last_spec.options()) if self._last_spec is not None else None
+        return SessionRow(
+            sid=self.log.sid,
+            principal=self.principal,
+            session_id=self.session_id,
+            epoch=self.log.row_epoch,
+            title=self.title,
+            status=self.status,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            message_count=self.message_count + (self.run.shaper.more_messages if self.run is not None else 0),
+            active=active,
+            run=options,
+        )
+
+    # -- prompt and resume
+
+    def prompt(
+        self, command: Prompt, caller: Caller, *, body: bytes, removed_at: int | None, latched: str | None
+    ) -> Committed:
+        """Start a run, or queue it. ``latched`` is the detail of an abort that came first (None: none came).
+
+        ``removed_at`` is the position of ``command.replaces``. Raises :exc:`CommandError`.
+        """
+        self._check_usable()
+        busy = self.run is not None
+        if busy and command.replaces is not None:
+            raise CommandError("session_busy", "replaces needs an idle session")
+        if busy and command.on_busy == "reject":
+            raise CommandError("session_busy", "a run is live in this session")
+        if busy and command.on_busy == "steer":
+            raise CommandError("unsupported", "this engine cannot be steered")
+        if busy and len(self.queue) >= self._services.queue_limit:
+            raise CommandError("queue_full", f"{len(self.queue)} prompts are waiting already")
+        spec = RunSpec(
+            run_id=new_id("run"),
+            mode="prompt",
+            command_id=command.id,
+            messages=self._messages(command),
+            on_disconnect=command.on_disconnect,
+            on_lost=command.on_lost,
+            grace_s=command.grace_s,
+            deadline_s=command.deadline_s,
+            metadata=command.metadata,
+        )
+        if self.title is None:
+            self.title = _title(spec.messages)
+        self._own(caller)
+        if not busy:
+            return self._accept(command, caller, body, spec, None, removed_at=removed_at, latched=latched)
+        position = self._enqueue(spec, first=command.on_busy == "interrupt")
+        effect = self._accept(command, caller, body, spec, position)
+        if latched is not None:
+            self._dequeue(spec.run_id, "abort")
+        elif command.on_busy == "interrupt" and self.run is not None:
+            self.run.abort("superseded")
+        return effect
+
+    def resume(self, command: Resume, caller: Caller, *, body: bytes, latched: str | None) -> Committed:
+        """Continue the last turn. Raises :exc:`CommandError`."""
+        self._check_usable()
+        if self.run is not None:
+            raise CommandError("session_busy", "a run is live in this session")
+        if not self.resumable:
+            raise CommandError("not_resumable", "there is no unfinished turn to continue")
+        spec = RunSpec(
+            run_id=new_id("run"),
+            mode="resume",
+            command_id=command.id,
+            on_disconnect=command.on_disconnect,
+            grace_s=command.grace_s,
+            deadline_s=command.deadline_s,
+        )
+        self._own(caller)
+        return self._accept(command, caller, body, spec, None, latched=latched)
+
+    @property
+    def resumable(self) -> bool:
+        """Idle, and the last run did not end ``completed``; judged with what is not committed yet."""
+        if self.run is not None:
+            return False
+        return self._ended_open if self._ended_open is not None else self.log.archive.fold.resumable
+
+    _ended_open: bool | None = None
+
+    def _check_usable(self) -> None:
+        if self._services.draining:
+            raise CommandError("draining", "the server is shutting down", retry_after_s=1.0)
+        if self.broken:
+            raise store_unavailable()
+        if self.deleting:
+            raise CommandError("session_not_found", "the session is being deleted")
+
+    def _accept(
+        self,
+        command: Prompt | Resume,
+        caller: Caller,
+        body: bytes,
+        spec: RunSpec,
+        position: int | None,
+        *,
+        removed_at: int | None = None,
+        latched: str | None = None,
+    ) -> Committed:
+        """Append a run's start or place in the queue, and the command that asked for it, as one effect."""
+        run = None
+        if position is None:
+            replaces = command.replaces if command.type == "prompt" else None
+            run = self._start(spec, replaces, removed_at)
+        ack = frames.ack(command.type, command.id, session_id=self.session_id, run_id=spec.run_id, queued=position)
+        if command.id is not None:
+            self._services.commands[self.principal, command.id] = (self, spec.run_id)
+            row = CommandRow(self.principal, command.id, self.session_id, body, encode(ack), now_ms())
+            self.log.remember(row)
+
+        def then() -> None:
+            caller.reply(ack)
+            self.ensure_attached(caller)
+            if run is not None:
+                run.begin()
+
+        effect = Committed(then)
+        if run is not None and latched is not None:
+            run.abort("user", latched or None)
+        self.log.after(effect)
+        return effect
+
+    def ensure_attached(self, caller: Caller) -> None:
+        """Attach a prompt's connection as owner, at the head of this moment, unless it is one already."""
+        outbox = caller.outbox
+        if outbox is None:
+            return
+        cursor = outbox.cursors.get(self.session_id)
+        if cursor is None or cursor.log is not self.log or cursor.role != "owner":
+            seq = 0 if self.log.head == 0 else None
+            outbox.attach(self.log, "owner", epoch=self.log.epoch, seq=seq, now=True)
+
+    def _start(self, spec: RunSpec, replaces: str | None = None, removed_at: int | None = None) -> Run:
+        message_id = new_id("msg")
+        run = Run(self, self._services.engine, spec, message_id, self._services.abort_grace_s)
+        self.run = run
+        self._last_spec = spec
+        self._ended_open = None
+        append = self._append
+        if replaces is not None and removed_at is not None:
+            append({"type": "messages-removed", "from_message_id": replaces}, spec)
+            self.log.remove_from(removed_at)
+            self.message_count = removed_at
+        for message in spec.messages:
+            self.message_count += 1
+            append(_with_command({"type": "message-added", "message": message}, spec), spec)
+        append(_with_command({"type": "run-start", "mode": spec.mode}, spec), spec)
+        append({"type": "message-start", "message_id": message_id, "role": "assistant"}, spec)
+        self.message_count += 1
+        return run
+
+    def _append(self, event: dict[str, Any], spec: RunSpec) -> None:
+        event["run_id"] = spec.run_id
+        self.log.append(event)
+
+    def _messages(self, command: Prompt) -> list[UserMessage]:
+        given: Sequence[InputMessage] = command.messages or ()
+        contents: list[tuple[str | None, list[Any], dict[str, Any] | None]] = (
+            [(None, [{"type": "text", "text": clean_text(command.text)}], None)]
+            if command.text is not None
+            else [(m.id, [jsonable(p.model_dump(exclude_none=True)) for p in m.parts], m.metadata) for m in given]
+        )
+        messages: list[UserMessage] = []
+        for id_, parts, metadata in contents:
+            if id_ is None or id_ in self.seen or self.log.archive.position(id_) is not None:
+                id_ = new_id("msg")
+            self.seen.add(id_)
+            message: UserMessage = {"id": id_, "role": "user", "parts": parts, "created_at": now_ms()}
+            metadata = metadata if metadata is not None else command.metadata
+            if metadata is not None:
+                message["metadata"] = jsonable(metadata)
+            messages.append(message)
+        return messages
+
+    # -- the queue
+
+    def _enqueue(self, spec: RunSpec, *, first: bool) -> int:
+        index = self._interrupts if first else len(self.queue)
+        self._interrupts += first
+        self.queue.insert(index, spec)
+        for message in spec.messages:
+            self._append(_with_command({"type": "queued", "message": message}, spec), spec)
+        return index + 1
+
+    def _dequeue(self, run_id: str, reason: DequeueReason) -> bool:
+        for index, spec in enumerate(self.queue):
+            if spec.run_id == run_id:
+                del self.queue[index]
+                self._interrupts -= index < self._interrupts
+                self._forget(spec)
+                self._append({"type": "dequeued", "reason": reason}, spec)
+                return True
+        return False
+
+    def _forget(self, spec: RunSpec) -> None:
+        self._recent.append(spec.run_id)
+        if spec.command_id is not None:
+            self._services.commands.pop((self.principal, spec.command_id), None)
+
+    def run_finished(self, run: Run) -> None:
+        """Take the next prompt from the queue; see :class:`~gateway.run.RunHost`."""
+        self._forget(run.spec)
+        if self.run is not run:
+            return
+        self.run = None
+        self.touched = asyncio.get_running_loop().time()
+        self._ended_open = not run.completed
+        self.message_count += run.shaper.more_messages
+        if self.queue and not self._services.draining:
+            spec = self.queue.pop(0)
+            self._interrupts -= self._interrupts > 0
+            following = self._start(spec)
+            self.log.after(Committed(following.begin))
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Own a run's task; see :class:`~gateway.run.RunHost`."""
+        self._services.tasks.add(task)
+        task.add_done_callback(self._services.tasks.discard)
+
+    async def history(self, spec: RunSpec) -> list[Message]:
+        """Give the whole history with the run's own new messages last; see :class:`~gateway.run.RunHost`."""
+        archive = self.log.archive
+        own = {message["id"] for message in spec.messages}
+        window = archive.window
+        older = await self._services.store.messages(self.log.sid, 0, window)
+        messages: list[Any] = [orjson.loads(data) for data in older]
+        newer = archive.slice(window, archive.count) if archive.window == window else archive.fold.messages
+        for message in copy.deepcopy(newer):
+            if message["id"] not in own and message.get("run_id") != spec.run_id:
+                messages.append(message)
+        return messages + copy.deepcopy(spec.messages)
+
+    # -- abort
+
+    def abort(
+        self, reason: AbortReason, detail: str | None = None, *, run_id: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Set the abort event of the live run and empty the queue, or stop one run. Gives the ack's ``runs``."""
+        if run_id is not None:
+            return self._abort_one(run_id, reason, detail)
+        runs = []
+        if self.run is not None:
+            runs.append(self._aborted(self.run.run_id, self.run.abort(reason, detail)))
+        for spec in list(self.queue):
+            self._dequeue(spec.run_id, _DEQUEUE.get(reason, "abort"))
+            runs.append(self._aborted(spec.run_id, "dequeued"))
+        return runs
+
+    def _abort_one(self, run_id: str, reason: AbortReason, detail: str | None) -> list[dict[str, Any]]:
+        if self.run is not None and self.run.run_id == run_id:
+            return [self._aborted(run_id, self.run.abort(reason, detail))]
+        if self._dequeue(run_id, _DEQUEUE.get(reason, "abort")):
+            return [self._aborted(run_id, "dequeued")]
+        known = run_id in self._recent or any(m.get("run_id") == run_id for m in self.log.archive.fold.messages)
+        return [self._aborted(run_id, "too_late")] if known else []
+
+    def _aborted(self, run_id: str, state: str) -> dict[str, Any]:
+        return {"session_id": self.session_id, "run_id": run_id, "state": state}
+
+    async def respond(self, request_id: str, decision: Any, value: Any) -> None:
+        """Answer an approval; the first answer wins. Raises :exc:`CommandError`."""
+        run = self.run
+        if run is None or run.reason is not None or request_id not in run.shaper.turn.approvals:
+            raise CommandError("request_not_found", "no such request is open")
+        answer = getattr(self._services.engine, "respond", None)
+        if answer is None:
+            raise CommandError("unsupported", "this engine takes no answers")
+        resolved = run.shaper.resolve(request_id, decision)
+        self._append(resolved, run.spec)
+        name = run.shaper.engine_name(request_id)
+        await answer(session_id=self.session_id, run_id=run.run_id, request_id=name, decision=decision, value=value)
+
+    # -- owners and the disconnect rule
+
+    def _own(self, caller: Caller) -> None:
+        if caller.outbox is not None:
+            self.add_owner(caller)
+
+    def add_owner(self, caller: Caller) -> None:
+        """A connection owns the session from now on; it takes the place of the longest lost one, if any."""
+        if caller in self.owners:
+            return
+        if self._lost_owners:
+            self._lost_owners.pop(0).timer.cancel()
+        self.owners.add(caller)
+        caller.owned.add(self)
+
+    def disown(self, caller: Caller) -> None:
+        """A connection gives its ownership up of its own will: no disconnect."""
+        self.owners.discard(caller)
+        caller.owned.discard(self)
+
+    def disconnected(self, caller: Caller, *, on_purpose: bool, grace_s: float | None = None) -> None:
+        """An owner's connection has ended. ``grace_s`` overrides the run's and the server's grace."""
+        self.disown(caller)
+        self.touched = asyncio.get_running_loop().time()
+        if self._services.draining:
+            return
+        if grace_s is None:
+            spec = self.run.spec if self.run is not None else None
+            own = spec.grace_s if spec is not None else None
+            grace_s = own if own is not None else self._services.disconnect_grace_s
+        if not on_purpose and grace_s > 0:
+            lost = _Lost(asyncio.get_running_loop().call_later(grace_s, lambda: self._grace_over(lost)))
+            self._lost_owners.append(lost)
+        else:
+            self._apply_disconnect_rule()
+
+    def _grace_over(self, lost: _Lost) -> None:
+        self._lost_owners.remove(lost)
+        self._apply_disconnect_rule()
+
+    def _apply_disconnect_rule(self) -> None:
+        if self.owners or self._lost_owners or self._services.draining or self.run is None:
+            return
+        if self.run.spec.on_disconnect == "abort":
+            self.abort("disconnect")
+
+    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> None:
+        """Place or replace a connection's cursor, answered by ``attached``."""
+        outbox = caller.outbox
+        if outbox is None:
+            raise CommandError("unsupported", "only a connection can attach")
+        if target.role == "owner":
+            self.add_owner(caller)
+        else:
+            self.disown(caller)
+        ahead = target.seq is not None and target.seq > self.log.head and target.epoch == self.log.epoch
+        if ahead and target.role == "owner":
+            # The client has seen what this log has not: the log lost its tail. Its seqs must not be used twice.
+            self.log.renew_epoch()
+            self.log.after(Committed(lambda: outbox.attach(self.log, target.role, id_=id_)))
+            return
+        outbox.attach(self.log, target.role, id_=id_, epoch=target.epoch, seq=target.seq)
+
+    # -- recovery
+
+    def restored(self, row: SessionRow) -> None:
+        """Take over the row of a session that was in the store."""
+        self.title, self.created_at, self.updated_at = row.title, row.created_at, row.updated_at
+        self.message_count = self.log.archive.count
+        if row.run is not None:
+            options = orjson.loads(row.run)
+            self._last_spec = RunSpec(mode="resume", **options)
+
+    def seal_lost(self) -> None:
+        """Close what a dead process (or a failed store) left open; resume it if its prompt asked for that."""
+        fold = self.log.archive.fold
+        waiting = list({entry["run_id"]: entry for entry in fold.queue}.values())
+        run_id = fold.run_id
+        if run_id is not None:
+            for event in closing_events(open_turn(fold), LOST):
+                self.log.append({**event, "run_id": run_id})
+            self._recent.append(run_id)
+        for entry in waiting:
+            self.log.append({"type": "dequeued", "run_id": entry["run_id"], "reason": "lost"})
+        self.message_count = self.log.archive.count
+        self._ended_open = True if run_id is not None else None
+        self.log.redescribe()
+        last = self._last_spec
+        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume":
+            return
+        if last.resumes < MAX_RESUMES:
+            spec = RunSpec(
+                run_id=new_id("run"),
+                mode="resume",
+                on_disconnect=last.on_disconnect,
+                on_lost="resume",
+                grace_s=last.grace_s,
+                deadline_s=last.deadline_s,
+                metadata=last.metadata,
+                resumes=last.resumes + 1,
+            )
+            self.log.after(Committed(self._start(spec).begin))
+
+    def _store_lost(self) -> None:
+        """A commit failed: stop what runs; nothing can be said until the store is back."""
+        self.broken = True
+        run, self.run = self.run, None
+        if run is not None:
+            run.lose()
+            self._forget(run.spec)
+        for spec in self.queue:
+            self._forget(spec)
+        self.queue.clear()
+        self._interrupts = 0
+        refusal = frames.error(store_unavailable(), None, self.session_id)
+        for owner in {cursor.sink for cursor in self.log.cursors}:
+            owner.reply(refusal)
+        self._services.lost(self)
+
+
+def _with_command(event: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
+    if spec.command_id is not None:
+        event["command_id"] = spec.command_id
+    return event
+
+
+def _title(messages: Sequence[UserMessage]) -> str | None:
+    for message in messages:
+        for part in message["parts"]:
+            if part["type"] == "text":
+                line = " ".join(part["text"].split())
+                if line:
+                    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
+    return None
