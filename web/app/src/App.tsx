@@ -21,7 +21,8 @@ export function App({ gateway }: { gateway: Gateway }) {
   // A new chat has its id from the start, and the address learns it with the first message.
   const [fresh, setFresh] = useState(uuid);
   const id = hash || fresh;
-  const session = useMemo(() => gateway.session(id, { isNew: hash === "" }), [gateway, id]);
+  const isNew = hash === "";
+  const session = useMemo(() => gateway.session(id, { isNew }), [gateway, id, isNew]);
   const state = useSession(session);
   const connection = useConnection(gateway);
   const list = useSessionList(gateway);

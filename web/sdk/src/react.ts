@@ -1,5 +1,5 @@
 /** React over the SDK: stores as hooks, painted at most once a frame. */
-import { useCallback, useEffect, useRef, useState, useSyncExternalStore } from "react";
+import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
 import type { Gateway } from "./gateway.js";
 import type { ConnectionState, Session, SessionState } from "./session.js";
 import type { SessionInfo } from "./types.js";
@@ -65,8 +65,6 @@ export interface SessionList {
 export function useSessionList(gateway: Gateway): SessionList {
   const { status } = useConnection(gateway);
   const [list, setList] = useState<Omit<SessionList, "loadMore">>({ sessions: [], hasMore: false, failed: false });
-  const latest = useRef(list);
-  latest.current = list;
 
   useEffect(
     () =>
@@ -104,6 +102,7 @@ export function useSessionList(gateway: Gateway): SessionList {
 
   useEffect(() => (status === "connected" ? load() : undefined), [status, load]);
 
-  const loadMore = useCallback(() => void load(latest.current.sessions.at(-1)?.session_id), [load]);
+  const last = list.sessions.at(-1)?.session_id;
+  const loadMore = useCallback(() => void load(last), [load, last]);
   return { ...list, loadMore };
 }
