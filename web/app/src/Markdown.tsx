@@ -10,6 +10,26 @@ import { Check, Copy } from "./icons.js";
 
 const plugins = [remarkGfm];
 
+/** Text to the letter. Blank lines are as high as the space between paragraphs, and none are shown at the ends. */
+export function Plain({ text }: { text: string }) {
+  const [, before = "", inner = "", after = ""] = /^(\s*)([^]*?)(\s*)$/.exec(text) ?? [];
+  return (
+    <div className="plain">
+      {before && <span className="end">{before}</span>}
+      {inner.split(/(\n[^\S\n]*\n\s*)/).map((piece, at) =>
+        at % 2 === 0 ? (
+          piece
+        ) : (
+          <span key={at} className="gap">
+            {piece}
+          </span>
+        ),
+      )}
+      {after && <span className="end">{after}</span>}
+    </div>
+  );
+}
+
 /** Anything that could be markup; text without it is shown exactly as it is. */
 const MARKUP = /[\\`*_[\]<>#|~&]|^\s*(?:[-+]|\d{1,9}[.)])\s|:\/\/|www\.|@|^(?: {4}|\t)|^\s*[=-]{2,}\s*$/m;
 
@@ -79,7 +99,7 @@ const Block = memo(function Block({ text }: { text: string }) {
 });
 
 export const Markdown = memo(function Markdown({ text, streaming }: { text: string; streaming: boolean }) {
-  if (isPlain(text)) return <div className="plain">{text}</div>;
+  if (isPlain(text)) return <Plain text={text} />;
   if (!streaming) return <Block text={text} />;
   return blocksOf(text).map((block, at) => <Block key={at} text={block} />);
 });

@@ -2,7 +2,7 @@
 import type { AssistantMessage, FilePart, Message, Part, Session } from "@agent-gateway/sdk";
 import { memo } from "react";
 import { show } from "./format.js";
-import { Markdown } from "./Markdown.js";
+import { Markdown, Plain } from "./Markdown.js";
 import { Reasoning } from "./Reasoning.js";
 import { Tool } from "./Tool.js";
 
@@ -23,7 +23,7 @@ function PartView({ part, session, live, own }: { part: Part; session: Session; 
     case "text":
       return (
         <div className="text" data-part-type="text" data-state={part.state}>
-          {own ? <div className="plain">{part.text}</div> : <Markdown text={part.text} streaming={part.state === "streaming"} />}
+          {own ? <Plain text={part.text} /> : <Markdown text={part.text} streaming={part.state === "streaming"} />}
           {part.truncated && <p className="muted">Shortened: the whole was too long.</p>}
         </div>
       );

@@ -8,7 +8,9 @@ export function textOf(message: Message): string {
 export function show(value: unknown): string {
   if (typeof value === "string") return value;
   try {
-    return JSON.stringify(value, null, 2) ?? "";
+    // Small things on one line: a list of numbers needs no tower.
+    const line = (JSON.stringify(value, null, 1) ?? "").replace(/\n */g, " ");
+    return line.length <= 100 ? line : JSON.stringify(value, null, 2);
   } catch {
     return String(value);
   }

@@ -38,9 +38,10 @@ describe("markdown", () => {
   });
 
   it("shows plain text exactly as it is", () => {
-    const text = "  One line,\nanother.\n\n\n1 2 3: done!  ";
-    expect(isPlain(text)).toBe(true);
-    expect(show(text).textContent).toBe(text);
+    for (const text of ["  One line,\nanother.\n\n\n1 2 3: done!  ", "a\n \nb\n\n", "", " ", "\n\n"]) {
+      expect(isPlain(text)).toBe(true);
+      expect(show(text).textContent).toBe(text);
+    }
   });
 
   it("shows tables and code", () => {

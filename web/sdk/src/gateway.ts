@@ -71,11 +71,8 @@ export class Gateway {
     private readonly options: ConnectOptions,
   ) {
     this.token = options.token;
-    const gateway = this;
     this.port = {
-      get connection() {
-        return gateway.state;
-      },
+      connection: () => this.state,
       send: (frame, done, failed) => this.submit(frame, done, failed),
       cancel: (id) => this.outbox.cancel(id),
       attach: (frame) => {

@@ -50,7 +50,7 @@ export interface SessionState extends Omit<Transcript, "status"> {
 
 /** What a session needs of its gateway. */
 export interface Port {
-  readonly connection: ConnectionState;
+  connection(): ConnectionState;
   send(frame: Command & { id: string }, done: (reply: Reply) => void, failed: (error: GatewayError) => void): void;
   cancel(id: string): boolean;
   /** Send now if there is a connection, else never. */
@@ -452,7 +452,7 @@ export class Session {
       ready,
       error,
       ended,
-      connection: port.connection,
+      connection: port.connection(),
     };
   }
 }
