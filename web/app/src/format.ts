@@ -47,7 +47,7 @@ export function fraction(progress: unknown): number | null {
   if (typeof progress === "number" && progress >= 0 && progress <= 1) return progress;
   if (typeof progress !== "object" || progress === null) return null;
   const held = progress as Record<string, unknown>;
-  const total = held["total"];
+  const total = held["total"] ?? held["of"];
   const done = held["done"] ?? held["current"] ?? held["completed"] ?? held["step"];
   if (typeof done === "number" && typeof total === "number" && total > 0) return Math.min(1, done / total);
   if (typeof held["fraction"] === "number") return Math.min(1, Math.max(0, held["fraction"]));

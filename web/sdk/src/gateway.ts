@@ -135,6 +135,8 @@ export class Gateway {
   /** Abort, seal and forget a session. */
   async remove(id: string): Promise<void> {
     await this.http("DELETE", `api/sessions/${encodeURIComponent(id)}`);
+    // Who did it need not wait to be told.
+    this.tell({ type: "session-changed", session_id: id, title: null, status: "idle", updated_at: Date.now(), deleted: true });
   }
 
   /** Try again now: after a final close (with another token, say), or instead of waiting. */
@@ -274,7 +276,7 @@ export class Gateway {
       else if (frame.type === "error" && this.settle(frame)) continue;
       else if (socket !== this.current) continue;
       else if (frame.type === "goaway") this.schedule(1000 * (frame.retry_after_s || 0));
-      else if (frame.type === "session-changed") for (const listener of [...this.watchers]) listener(frame);
+      else if (frame.type === "session-changed") this.tell(frame);
       else if ("session_id" in frame && frame.session_id !== undefined) {
         const session = this.held.get(frame.session_id);
         session?.receive(frame, helloId);
@@ -331,6 +333,10 @@ export class Gateway {
   }
 
   // ------------------------------------------------------------------------------------------------------- signs
+
+  private tell(change: SessionChanged): void {
+    for (const listener of [...this.watchers]) listener(change);
+  }
 
   private say(state: ConnectionState): void {
     this.state = state;

@@ -447,6 +447,15 @@ describe("the session list", () => {
     expect(FakeSocket.last.of("watch").at(-1)).toEqual({ type: "watch", on: false });
   });
 
+  it("removes a session and says so at once", async () => {
+    const seen: { session_id: string; deleted?: boolean }[] = [];
+    gateway.watch((change) => seen.push(change));
+    const fetch = vi.spyOn(globalThis, "fetch").mockResolvedValueOnce(new Response(null, { status: 204 }));
+    await gateway.remove("a b");
+    expect(String(fetch.mock.calls[0]![0])).toBe("http://test/api/sessions/a%20b");
+    expect(seen).toMatchObject([{ session_id: "a b", deleted: true }]);
+  });
+
   it("accepts a page and a bare array over HTTP", async () => {
     const rows = [{ session_id: "s1" }];
     const fetch = vi.spyOn(globalThis, "fetch");
