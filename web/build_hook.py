@@ -49,7 +49,11 @@ class WebBuildHook(BuildHookInterface):
             self._npm("run", "build", "--workspaces", "--loglevel=error")
             if not (self._static / "index.html").is_file():
                 raise RuntimeError("the web build ended without gateway/static/index.html")
-        if self._static.is_dir():
+        if not self._static.is_dir():
+            return
+        if self.target_name == "sdist":  # which skips what git ignores, artifacts in it too
+            build_data["force_include"][str(self._static)] = "gateway/static"
+        else:
             build_data["artifacts"].append("/gateway/static/")
 
     def _wanted(self) -> bool:
