@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 
 from gateway.auth import Anonymous, StaticTokens
 from gateway.config import BadSetting, Settings, check
 from gateway.endpoint import Endpoint
 from gateway.engine.port import Engine, as_engine
-from gateway.http import Api
+from gateway.http import Api, http_error
 from gateway.hub import Hub
 from gateway.stores.sql import SqliteStore
 
@@ -53,7 +54,8 @@ class Gateway:
         self.hub = Hub(self.engine, open_store(self.settings.store), self.settings)
         self.endpoint = Endpoint(self.hub, authenticator or _authenticator(self.settings), self.settings)
         routes = [WebSocketRoute("/ws", self.endpoint), *Api(self.hub, self.endpoint).routes()]
-        self.asgi = Starlette(routes=routes, lifespan=self.lifespan)
+        handlers: dict[Any, Any] = {HTTPException: http_error}
+        self.asgi = Starlette(routes=routes, lifespan=self.lifespan, exception_handlers=handlers)
         self._running = 0
 
     @asynccontextmanager

@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--token", default=os.environ.get("GATEWAY_TOKEN"))
     chat.set_defaults(command=_chat)
 
-    schema = commands.add_parser("schema", help="print the protocol's JSON Schema")
+    schema = commands.add_parser("schema", help="print one of the protocol's JSON Schema or AsyncAPI documents")
+    schema.add_argument("name", nargs="?", default="asyncapi.json", help="asyncapi.json, commands.json, frames.json, …")
     schema.set_defaults(command=_schema)
 
     migrate = commands.add_parser("migrate", help="bring a store's schema up to date")
@@ -175,9 +176,12 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    from protocol.schema import document
+    from protocol.schema import documents
 
-    sys.stdout.buffer.write(document())
+    texts = documents()
+    if options.name not in texts:
+        raise BadSetting(f"there is no document {options.name}; there are {', '.join(texts)}")
+    sys.stdout.write(texts[options.name])
     return 0
 
 

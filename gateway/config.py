@@ -129,9 +129,10 @@ def check(settings: Settings) -> Settings:
     """Check ranges. Raises :exc:`BadSetting`."""
     for name, field in _NAMES.items():
         value = getattr(settings, name)
-        if str(field.type) in ("int", "float"):
-            if not math.isfinite(value) or value < 0 or (name in _POSITIVE and value <= 0):
-                raise BadSetting(f"{name}: {value} is out of range")
+        if str(field.type) not in ("int", "float"):
+            continue
+        if not math.isfinite(value) or value < 0 or (name in _POSITIVE and value <= 0):
+            raise BadSetting(f"{name}: {value} is out of range")
     if not settings.port <= 65535:
         raise BadSetting(f"port: {settings.port} is out of range")
     if settings.log_level.lower() not in _LOG_LEVELS:

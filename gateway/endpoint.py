@@ -133,6 +133,7 @@ class Link:
         self._receive = receive
         self._send = send
         self._wake = asyncio.Event()
+        self._room = asyncio.Event()  # set after each message sent: fewer replies wait
         self.outbox: Outbox | None = Outbox(self._wake.set)
         self._out: Outbox = self.outbox
         now = asyncio.get_running_loop().time()
@@ -221,6 +222,9 @@ class Link:
         try:
             while self._waiting:
                 command = self._waiting.popleft()
+                while self._out.crowded and not self._broken:
+                    self._room.clear()
+                    await self._room.wait()
                 try:
                     if isinstance(command, Hello):
                         await self._hello(command)
@@ -306,11 +310,14 @@ class Link:
                 await send({"type": "websocket.send", "text": message})
                 self._sending_since = None
                 connection.sent(clock())
+                self._room.set()
         except Exception as exc:
             # The reader learns of the end by itself; what was not sent stays in the logs.
             logger.debug("a connection ended while something was being sent: %r", exc)
         finally:
             self._sending_since = None
+            self._broken = True
+            self._room.set()
 
     def tick(self, now: float) -> None:
         """Look at the clock."""
@@ -338,10 +345,10 @@ class Link:
 
     async def _finish(self, code: int | None) -> None:
         """Let received commands take effect, then the disconnect rule."""
-        if self._worker is not None:
-            await asyncio.wait([self._worker])
         if self._pump_task is not None:
             await asyncio.wait([self._pump_task])
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
         grace_s = None
         if self._closing is not None:
             code = self._closing[0]

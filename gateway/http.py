@@ -20,6 +20,7 @@ from protocol.errors import HTTP_STATUS, CommandError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from starlette.exceptions import HTTPException
     from starlette.requests import Request
 
     from gateway.endpoint import Endpoint
@@ -119,7 +120,7 @@ class Api:
     async def _list(self, request: Request, principal: str) -> Response:
         limit = _limit(request.query_params.get("limit"))
         before = request.query_params.get("before")
-        rows = await self._hub.list(principal, before, limit + 1)
+        rows = await self._hub.list_sessions(principal, before, limit + 1)
         return _json({"sessions": [_line(row) for row in rows[:limit]], "has_more": len(rows) > limit})
 
     async def _get(self, request: Request, principal: str) -> Response:
@@ -192,6 +193,12 @@ class Api:
                 "the page has not been built; install the package, or run the build in web/\n", 404
             )
         return FileResponse(index, headers=SECURITY_HEADERS | {"cache-control": "no-cache"})
+
+
+async def http_error(request: Request, exc: HTTPException) -> Response:
+    """Answer what no route answers (404, 405) as JSON, like everything else here."""
+    problem: dict[str, Any] = {"type": "error", "code": "invalid", "message": exc.detail, "retryable": False}
+    return Response(encode(problem), exc.status_code, exc.headers, media_type="application/json")
 
 
 class _Assets(StaticFiles):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import orjson
 
+from gateway.archive import SNAPSHOT_BYTES, SNAPSHOT_MESSAGES, fit
 from gateway.ids import new_id, new_row_id, now_ms
 from gateway.log import Log, Writer
 from gateway.session import Committed, Services, Session, store_unavailable
@@ -38,8 +39,6 @@ LATCH_S = 60.0
 MAX_LATCHES = 10_000
 RETRY_STORE_S = 0.5
 SWEEP_S = 60.0
-HISTORY_BYTES = MAX_MESSAGE_BYTES - 4096
-TAIL_MESSAGES = 50
 
 
 class Hub:
@@ -144,7 +143,7 @@ class Hub:
         found = await self.store.load(*key)
         if found is None:
             return None
-        tail = await self.store.messages(found.row.sid, max(0, found.stored_messages - TAIL_MESSAGES), 2**31)
+        tail = await self.store.messages(found.row.sid, max(0, found.stored_messages - SNAPSHOT_MESSAGES), 2**31)
         log = Log(self.writer, found.row.sid, key[1], found.row.epoch)
         log.restore(found, tail)
         session = Session(self.services, key[0], log)
@@ -157,7 +156,7 @@ class Hub:
         session = self.sessions[principal, session_id] = Session(self.services, principal, log)
         return session
 
-    async def list(self, principal: str, before: str | None, limit: int) -> list[SessionRow]:
+    async def list_sessions(self, principal: str, before: str | None, limit: int) -> list[SessionRow]:
         """List sessions, newest first, those older than session ``before``."""
         try:
             place = None
@@ -311,9 +310,10 @@ class Hub:
 
     def _check_room(self, caller: Caller, session_id: str) -> None:
         outbox = caller.outbox
-        if outbox is not None and session_id not in outbox.cursors:
-            if len(outbox.cursors) >= self.settings.max_sessions:
-                raise CommandError("too_large", f"a connection has at most {self.settings.max_sessions} sessions")
+        if outbox is None or session_id in outbox.cursors:
+            return
+        if len(outbox.cursors) >= self.settings.max_sessions:
+            raise CommandError("too_large", f"a connection has at most {self.settings.max_sessions} sessions")
 
     async def attach(self, caller: Caller, target: c.AttachTarget, id_: str | None) -> None:
         """Subscribe a connection to a session."""
@@ -435,7 +435,7 @@ class Hub:
             except StoreUnavailable:
                 raise store_unavailable() from None
             messages = [orjson.loads(data) for data in stored] + messages
-        kept = _newest_within(messages, HISTORY_BYTES)
+        kept = _newest_within(messages, SNAPSHOT_BYTES)
         return frames.build(
             "history",
             command.id,
@@ -541,5 +541,5 @@ def _newest_within(messages: list[Any], limit: int) -> list[Any]:
     for index in range(len(messages) - 1, -1, -1):
         size += len(orjson.dumps(messages[index])) + 1
         if size > limit:
-            return messages[min(index + 1, len(messages) - 1) :]
+            return messages[index + 1 :] or [fit(messages[index], limit)]
     return messages

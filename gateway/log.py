@@ -243,7 +243,13 @@ class Log:
         seq = self.head
         for event in events:
             seq += 1
-            stamped = {"type": event["type"], "session_id": self.session_id, "seq": seq, **event}
+            stamped = {
+                "type": event["type"],
+                "session_id": self.session_id,
+                "seq": seq,
+                "run_id": event["run_id"],
+                **event,
+            }
             record = self._encoder.encode(stamped)
             batch.events.append(stamped)
             batch.records.append(record)
@@ -284,7 +290,7 @@ class Log:
             for cursor in self.cursors:
                 cursor.sink.ready(cursor)
         self._release()
-        if batch.commit.session is not None:
+        if batch.commit.session is not None and not batch.commit.delete:
             self.changed()
 
     def _hold(self, records: Iterable[codec.Record], committed_at: int, size: int) -> None:

@@ -65,7 +65,13 @@ class Outbox:
     def reply(self, frame: frames.Frame) -> None:
         """Send a connection frame, before any event."""
         data = codec.encode(frame)
-        self._push(data, len(data))
+        # A reply that nothing waits before is the one message a connection may cost beyond those that wait.
+        self._push(data, len(data) if self._front else min(len(data), ATTACH_COST))
+
+    @property
+    def crowded(self) -> bool:
+        """So many replies wait that no further command should be carried out yet."""
+        return self._front_bytes > REPLY_BYTES // 4
 
     def change(self, frame: frames.Frame) -> None:
         """Send a ``session-changed``; only the newest of a session waits."""

@@ -183,7 +183,9 @@ class Run:
 
     async def _pull(self) -> None:
         spec, host = self.spec, self._host
-        run_context.set(RunContext(host.principal, host.session_id, self.run_id, spec.metadata or {}))
+        run_context.set(
+            RunContext(host.principal, host.session_id, self.run_id, spec.metadata or {}, self._abort_grace_s)
+        )
         messages: Sequence[Message] = spec.messages
         if spec.mode == "resume" or getattr(self._engine, "wants_history", False):
             messages = await host.history(spec)

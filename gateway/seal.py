@@ -1,7 +1,8 @@
 """How a turn is closed: the one order in which open things end, whatever stopped the run.
 
 Contract, invariants 3 and 4: approvals withdrawn, tool results and errors, part ends, ``step-finish``,
-``message-finish``, ``run-finish``. Used by a live run that ends and by recovery, which finds the open things in the fold.
+``message-finish``, ``run-finish``. Used by a live run that ends, and by recovery, which finds the open things in the
+fold.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ class Services:
     draining: bool = False
 
 
-@dataclass(slots=True)
 class _Lost:
     """An owner whose connection broke; it counts until its grace is over."""
 
@@ -463,7 +462,8 @@ class Session:
             own = spec.grace_s if spec is not None else None
             grace_s = own if own is not None else self._services.disconnect_grace_s
         if not on_purpose and grace_s > 0:
-            lost = _Lost(asyncio.get_running_loop().call_later(grace_s, lambda: self._grace_over(lost)))
+            lost = _Lost()
+            lost.timer = asyncio.get_running_loop().call_later(grace_s, self._grace_over, lost)
             self._lost_owners.append(lost)
         else:
             self._apply_disconnect_rule()

@@ -234,14 +234,11 @@ class Shaper:
     def _open_tool(self, event: Event, out: list[Event]) -> Event:
         self._close_implicit(out)
         tool = _word(event.get("tool"), "tool")
-        call = {
-            "message_id": self.turn.message_id,
-            "part_id": self._assign(event.get("part_id"), "prt"),
-            "call_id": self._assign(event.get("call_id"), "call"),
-            "tool": tool,
-        }
-        self._tools[call["call_id"]] = call
-        self.turn.tools[call["call_id"]] = False
+        call_id = self._assign(event.get("call_id"), "call")
+        part_id = self._assign(event.get("part_id"), "prt")
+        call: Event = {"message_id": self.turn.message_id, "part_id": part_id, "call_id": call_id, "tool": tool}
+        self._tools[call_id] = call
+        self.turn.tools[call_id] = False
         return call
 
     def _known(self, event: Event) -> Event | None:

@@ -157,7 +157,7 @@ class Draft:
         if self._own(call.call_id) not in self._tools or self._state(call.call_id) != "input-streaming":
             self._open_tool(call.call_id, call.tool, "input-available")
         part = self._tools[self._own(call.call_id)]
-        self._keep_raw(part, call.raw)
+        self._raw.pop(part["call_id"], None)  # the parsed input says it all
         part["state"] = "input-available"
         part["input"] = call.input
         self._emit(
@@ -196,14 +196,17 @@ class Draft:
         part = self._tools[call_id]
         part["state"] = "output-available"
         part["output"] = output
+        part.pop("progress", None)
         part["ended_at"] = now_ms()
         self._emit({"type": "tool-result", "call_id": call_id, "output": output})
 
     def tool_error(self, call_id: str, error: str, outcome: Outcome) -> None:
         """The tool failed, or was stopped; only ``failed`` is the tool's own doing."""
         part = self._tools[call_id]
-        self._keep_raw(part, "")
+        if raw := "".join(self._raw.pop(call_id, ())):
+            part["raw_input"] = raw
         part["state"] = "output-error"
+        part.pop("progress", None)
         part["error"] = error
         part["interrupted"] = outcome != "failed"
         part["outcome"] = outcome
@@ -235,8 +238,10 @@ class Draft:
 
     def approval_resolved(self, call_id: str, decision: wire.Decision) -> None:
         """The wait is over."""
-        approval = self._tools[call_id]["approval"]
+        part = self._tools[call_id]
+        approval = part["approval"]
         approval["decision"] = decision
+        part["state"] = "input-available"
         self._emit({"type": "approval-resolved", "request_id": approval["request_id"], "decision": decision})
 
     def open_approvals(self) -> list[str]:
@@ -278,11 +283,6 @@ class Draft:
         self._tools[own] = part
         self._raw[own] = []
         self.message["parts"].append(part)
-
-    def _keep_raw(self, part: wire.ToolPart, raw: str) -> None:
-        streamed = "".join(self._raw.pop(part["call_id"], ()))
-        if raw or streamed:
-            part["raw_input"] = raw or streamed
 
 
 def parse_arguments(raw: str) -> dict[str, Any] | None:

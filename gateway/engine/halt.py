@@ -31,7 +31,7 @@ async def halt_abort(run: Run, work: asyncio.Task[None] | None) -> None:
     connection; then everything that is still open in the message, text kept word for word; then the store, the
     extensions and the one terminal event. Runs in a task of its own (see ``outlast``) and every wait has a deadline.
     """
-    grace_s = run.config.abort_grace_s
+    grace_s = run.grace_s
     settled = True
     if run.calls is not None and run.calls.running:
         settled = await run.calls.stop(grace_s * TOOLS_SHARE)

@@ -10,42 +10,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gateway.engine.abort import Latch, outlast
 from gateway.engine.calls import ToolCalls
 from gateway.engine.draft import Draft
 from gateway.engine.errors import (
     ContentFilterError,
-    EngineError,
-    MessageErrorBuilder,
     NotResumable,
     OutputLengthError,
-    RateLimitError,
     RunRefused,
     UnknownError,
 )
 from gateway.engine.extensions import AgentRunContext, Extensions, StepFinishedEvent
 from gateway.engine.halt import complete, halt_abort, halt_failure
 from gateway.engine.history import model_messages, resumable, steps_of
-from gateway.engine.messages import ModelMessage, ToolCall, new_id, now_ms
+from gateway.engine.messages import ModelMessage, new_id, now_ms
 from gateway.engine.model import (
-    Completed,
     Model,
-    ModelEvent,
     ModelRequest,
-    ModelResponse,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallReady,
-    ToolInputDelta,
-    ToolInputStart,
 )
 from gateway.engine.outbox import Outbox
 from gateway.engine.phases import AgentPhase, AgentState
 from gateway.engine.port import current_run
+from gateway.engine.step import generate
 
 if TYPE_CHECKING:
     from gateway.engine.errors import AssistantMessageError
@@ -76,6 +65,10 @@ class AgentConfig:
     sleep: Callable[[float], Awaitable[None]]
 
 
+HOST_SHARE = 0.8
+"""The engine's share of the session's grace."""
+
+
 class _Stopped(Exception):
     """Leaves the work at a boundary once the run is stopping: a cancellation was swallowed or has not come yet."""
 
@@ -84,16 +77,6 @@ class _Stopped(Exception):
 class _Steering:
     messages: Sequence[Message]
     taken: asyncio.Future[bool] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-
-@dataclass(slots=True)
-class _Pulled:
-    """What one model step has brought so far."""
-
-    seen: bool = False
-    calls: list[ToolCall] = field(default_factory=list)
-    called: bool = False
-    response: ModelResponse | None = None
 
 
 class Run:
@@ -116,6 +99,9 @@ class Run:
         self.abort = abort
         # Inside the gateway the log is the only truth: nothing is kept here, and ``messages`` is the whole history.
         self.store = None if hosted else config.store
+        # Its cancellation at the end of its own grace would come just before we can say what was abandoned.
+        limit = host.abort_grace_s if host is not None and hosted else None
+        self.grace_s = config.abort_grace_s if limit is None else min(config.abort_grace_s, limit * HOST_SHARE)
         self.context = AgentRunContext(
             session_id=session_id,
             run_id=host.run_id if host is not None and hosted else new_id("run"),
@@ -177,10 +163,9 @@ class Run:
         except asyncio.CancelledError as error:  # the loop is shutting down: seal what can be sealed
             cancelled = error
         finally:
-            watcher.cancel()
             try:
                 if self.refusal is None:
-                    await outlast(asyncio.create_task(self._end(work), name=f"seal {self.context.run_id}"))
+                    await outlast(asyncio.create_task(self._end(work, watcher), name=f"seal {self.context.run_id}"))
             finally:
                 if self.refusal is not None and self.state.phase is not AgentPhase.CREATED:
                     self.state.enter(AgentPhase.FAILED)
@@ -191,7 +176,9 @@ class Run:
         if cancelled is not None:
             raise cancelled
 
-    async def _end(self, work: asyncio.Task[None] | None) -> None:
+    async def _end(self, work: asyncio.Task[None] | None, watcher: asyncio.Task[Any]) -> None:
+        watcher.cancel()
+        await asyncio.wait({watcher})
         if work is None or not work.done():
             self.latch.abort("closed" if self._closed is not None and self._closed.done() else "user")
         elif work.cancelled() and not self.latch.stopping:
@@ -255,20 +242,21 @@ class Run:
         history = await self._load()
         self.draft  # noqa: B018  # the message starts here
         self._turns = model_messages(history, resume=self.context.mode == "resume")
-        self._boundary()
+        self.boundary()
         await self.config.extensions.before_run(self.context)
         self.state.enter(AgentPhase.READY)
         for step in range(1, self.config.max_steps + 1):
-            self._boundary()
+            self.boundary()
             again = await self._step(step)
             # The reader first: one that leaves on what it has read so far stops the run before it is committed.
             await self.outbox.drained()
-            self._boundary()
+            self.boundary()
             if not self._steer() and not again:
                 return
         self.finish_reason = "max-steps"
 
-    def _boundary(self) -> None:
+    def boundary(self) -> None:
+        """Leave the work here if the run is stopping."""
         if self.latch.stopping:
             raise _Stopped
 
@@ -290,10 +278,10 @@ class Run:
     async def _step(self, step: int) -> bool:
         """Ask the model once and run what it calls; True where it has to be asked again."""
         request = await self._request()
-        self._boundary()
+        self.boundary()
         self.draft.step_start(step)
         self.state.enter(AgentPhase.GENERATING)
-        pulled = await self._generate(request)
+        pulled = await generate(self, request)
         self.state.enter(AgentPhase.READY)
         response = pulled.response
         finish_reason = "tool-calls" if pulled.called else response.finish_reason if response else "stop"
@@ -303,7 +291,7 @@ class Run:
             raise ContentFilterError("The provider withheld the answer")
         if pulled.calls:
             await self.outbox.drained()  # no side effect before the reader has seen the call and could have left
-            self._boundary()
+            self.boundary()
             self.state.enter(AgentPhase.RUNNING_TOOL)
             self.calls = ToolCalls(
                 tools=self.config.tools,
@@ -313,7 +301,7 @@ class Run:
                 context=self.context,
             )
             await self.calls.run(pulled.calls)
-            self._boundary()
+            self.boundary()
             self.state.enter(AgentPhase.READY)
         self.draft.step_finish(finish_reason)
         self.finish_reason = finish_reason
@@ -330,72 +318,6 @@ class Run:
         specs = tuple(tool.spec for tool in self.config.tools.values())
         request = ModelRequest(turns, self.config.system_prompt, specs)
         return await self.config.extensions.before_model(self.context, request)
-
-    async def _generate(self, request: ModelRequest) -> _Pulled:
-        """Pull one answer, sending the request again while nothing of it has been seen."""
-        retry, attempt = self.config.model.retry, 0
-        while True:
-            pulled = _Pulled()
-            try:
-                await self._pull(request, pulled)
-                return pulled
-            except EngineError as error:
-                if pulled.seen or not error.retryable or attempt >= retry.max_retries or self.latch.stopping:
-                    raise
-                attempt += 1
-                delay_s = retry.delay(attempt, error.retry_after if isinstance(error, RateLimitError) else None)
-                shown = MessageErrorBuilder.build(error).to_dict()
-                self.outbox.put({"type": "retry", "attempt": attempt, "delay_s": delay_s, "error": shown})
-            await self.config.sleep(delay_s)
-            self._boundary()
-
-    async def _pull(self, request: ModelRequest, pulled: _Pulled) -> None:
-        stream = self.config.model.stream(request)
-        async with aclosing(cast("Any", stream)) if hasattr(stream, "aclose") else nullcontext():
-            async for event in stream:
-                self._take(event, pulled)
-                self._boundary()  # after the event: what has arrived is kept
-                if pulled.response is not None:
-                    break
-                await self.outbox.room()
-        draft = self.draft
-        draft.close_text()
-        for call in draft.calls_streaming():
-            self._call(call, pulled)
-
-    def _take(self, event: ModelEvent, pulled: _Pulled) -> None:
-        """Write one event of the model into the draft."""
-        draft = self.draft
-        taken = cast("TextDelta | ReasoningDelta | ToolInputStart | ToolInputDelta | ToolCallReady | Completed", event)
-        match taken:
-            case TextDelta(delta):
-                draft.text(delta)
-            case ReasoningDelta(delta):
-                draft.text(delta, "reasoning")
-            case ToolInputStart(call_id, tool):
-                draft.tool_input_start(call_id, tool)
-            case ToolInputDelta(call_id, delta):
-                draft.tool_input_delta(call_id, delta)
-            case ToolCallReady(call):
-                self._call(call, pulled)
-            case Completed(response):
-                draft.measured(response.usage)
-                if not pulled.seen:  # a model that does not stream says everything at the end
-                    draft.text(response.message.reasoning, "reasoning")
-                    draft.text(response.message.content)
-                    for call in response.message.tool_calls:
-                        self._call(call, pulled)
-                pulled.response = response
-            case _:
-                assert_never(taken)
-        pulled.seen = True
-
-    def _call(self, call: ToolCall, pulled: _Pulled) -> None:
-        pulled.called = True
-        if call.input is not None:
-            pulled.calls.append(self.draft.tool_call(call))
-        else:
-            self.draft.tool_malformed(call)
 
     # -- steering and approvals ---------------------------------------------------------------------------------------
 

@@ -71,6 +71,8 @@ class RunContext:
     session_id: str
     run_id: str
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    abort_grace_s: float | None = None
+    """Seconds after an abort at which the session cancels the engine; ours is done a little before. None: no limit."""
 
 
 run_context: ContextVar[RunContext | None] = ContextVar("gateway_run_context", default=None)
@@ -98,7 +100,7 @@ class _FunctionEngine:
         return self._function(abort=abort, mode=mode, session_id=session_id, messages=messages)
 
     def __repr__(self) -> str:
-        return f"<engine {self._function.__qualname__}>"
+        return f"<engine {getattr(self._function, '__qualname__', self._function)}>"
 
 
 def as_engine(candidate: object) -> Engine:
@@ -113,7 +115,7 @@ def as_engine(candidate: object) -> Engine:
         _check_parameters(stream, f"{type(candidate).__qualname__}.stream")
         return cast("Engine", candidate)
     if inspect.isasyncgenfunction(candidate):
-        _check_parameters(candidate, candidate.__qualname__)
+        _check_parameters(candidate, getattr(candidate, "__qualname__", repr(candidate)))
         return _FunctionEngine(candidate)
     if inspect.iscoroutine(candidate):
         candidate.close()

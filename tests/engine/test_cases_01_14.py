@@ -383,7 +383,7 @@ async def test_case_56_resume_after_mid_tool_does_not_rerun_it() -> None:
 async def test_case_20_same_tick_as_the_last_event(at: str) -> None:
     """An event that has arrived is kept, whichever of the two came first within the tick, and there is one end."""
     abort = asyncio.Event()
-    last = [Do(abort.set), "last"] if at == "before" else ["last", Do(abort.set)]
+    last = [Do(abort.set), "last ", "never"] if at == "before" else ["last ", Do(abort.set)]
     events = await read(agent_for(["first ", *last]), abort=abort)
     assert_aborted(events)
-    assert text(events) == "first last"
+    assert text(events) == "first last "

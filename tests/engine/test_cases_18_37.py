@@ -216,7 +216,7 @@ async def test_case_30_timeout_around_the_caller() -> None:
     """``asyncio.timeout`` stays what it is: a TimeoutError, and a task that is not being cancelled any more."""
     hang = Hang()
     agent = agent_for(["One ", hang])
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError):  # noqa: PT012  # the scope is what is tested
         async with asyncio.timeout(None) as scope:
 
             def expire(event: object) -> None:
@@ -238,7 +238,7 @@ async def test_case_31_sibling_in_the_callers_task_group_fails() -> None:
         await hang.reached.wait()
         raise ValueError("sibling")
 
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012  # the group is what is tested
         async with asyncio.TaskGroup() as group:
             group.create_task(read(agent))
             group.create_task(sibling())

@@ -66,6 +66,7 @@ Whatever happens, each run ends with exactly one of these.
 """
 
 FAILING = "I will now fail on purpose, in the middle of a "
+RECOVERED = "sentence. There: the error stayed in the transcript, and Resume picked the sentence up where it broke."
 
 _STORY = (
     "Once there was a lighthouse keeper who talked to ships. She had no lamp to speak of, only a very long list"
@@ -97,12 +98,12 @@ _STORY = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The whole answer to one message: reasoning, text, perhaps one call and what is said after it."""
+    """The whole answer to one message: reasoning, text, perhaps a call and what is said after it, or a failure."""
 
     text: str
     reasoning: str = ""
     call: tuple[str, dict[str, Any]] | None = None
-    fails: bool = False
+    breaks_after: str | None = None
 
     def after(self, result: str, is_error: bool) -> str:
         """Say something about the tool's result."""
@@ -126,7 +127,7 @@ def answer_to(question: str, tools: frozenset[str]) -> Answer:
     asked = question.lower()
     reasoning = THINKING if re.search(r"\bthink", asked) else ""
     if re.search(r"\bfail", asked):
-        return Answer(FAILING, reasoning, fails=True)
+        return Answer(FAILING + RECOVERED, reasoning, breaks_after=FAILING)
     if "count" in tools and re.search(r"\bcount", asked):
         number = re.search(r"\d+", asked)
         n = min(max(int(number.group()), 1), 1000) if number else 10

@@ -79,7 +79,7 @@ class PydanticAIModel:
                         yield ours
                 response = stream.get()
                 finish = _FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
-                usage = _usage(stream.usage if not callable(stream.usage) else stream.usage())
+                usage = _usage(response.usage)
         except Exception as error:
             raise _translate_error(error) from error
         yield ModelEvent.completed(ModelResponse(translation.message(), finish, usage))
@@ -92,16 +92,21 @@ def openai_compatible(
     api_key: str | None = None,
     settings: dict[str, Any] | None = None,
     retry: RetryOptions | None = None,
+    needs_finish_reason: bool = True,
 ) -> PydanticAIModel:
     """Make a model behind any endpoint that speaks OpenAI's chat completions, at ``base_url`` (ends in ``/v1``).
 
-    Without ``api_key`` the environment's ``OPENAI_API_KEY`` is used, if there is one.
+    Without ``api_key`` the environment's ``OPENAI_API_KEY`` is used, if there is one. An answer that ends without a
+    finish reason has broken off and fails the run; the few endpoints that never send one want ``needs_finish_reason``
+    False.
     """
     from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai import OpenAIProvider
 
+    profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=needs_finish_reason)
     provider = OpenAIProvider(base_url=base_url, api_key=api_key)
-    return PydanticAIModel(OpenAIChatModel(model, provider=provider), settings=settings, retry=retry)
+    return PydanticAIModel(OpenAIChatModel(model, provider=provider, profile=profile), settings=settings, retry=retry)
 
 
 class _Translation:
@@ -207,13 +212,20 @@ def _file(file: FilePart) -> theirs.UserContent:
     if "data" in file:
         return theirs.BinaryContent(data=base64.b64decode(file["data"]), media_type=file["media_type"])
     url = file.get("url", "")
-    kinds = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
-    return kinds.get(file["media_type"].split("/")[0], theirs.DocumentUrl)(url=url, media_type=file["media_type"])
+    match file["media_type"].split("/")[0]:
+        case "image":
+            return theirs.ImageUrl(url=url, media_type=file["media_type"])
+        case "audio":
+            return theirs.AudioUrl(url=url, media_type=file["media_type"])
+        case "video":
+            return theirs.VideoUrl(url=url, media_type=file["media_type"])
+        case _:
+            return theirs.DocumentUrl(url=url, media_type=file["media_type"])
 
 
 def _usage(usage: RequestUsage) -> Usage | None:
-    if not usage.has_values():
-        return None
+    if not (usage.input_tokens or usage.output_tokens):
+        return None  # not measured: many compatible endpoints send no usage
     ours: Usage = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
     if usage.output_reasoning_tokens:
         ours["reasoning_tokens"] = usage.output_reasoning_tokens

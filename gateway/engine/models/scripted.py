@@ -216,8 +216,12 @@ def _react(request: ModelRequest) -> list[Action]:
     actions: list[Action] = []
     if answer.reasoning and not said and not results:
         actions.append(Reasoning(answer.reasoning))
-    if answer.fails and not resumed:
-        return [*actions, Text(answer.text), Fail(APIError("The scripted model was asked to fail", status_code=503))]
+    if answer.breaks_after is not None and not resumed:
+        return [
+            *actions,
+            Text(answer.breaks_after),
+            Fail(APIError("The scripted model was asked to fail", status_code=503)),
+        ]
     if answer.call is not None and not results:
         actions.append(Text(_rest(answer.text, said)))
         tool, arguments = answer.call
