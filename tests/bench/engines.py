@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 async def flat_out(*, abort: asyncio.Event, mode: str, session_id: str, messages: Any) -> AsyncIterator[dict[str, Any]]:

@@ -166,7 +166,9 @@ async def abort_latency(size: Size) -> list[Row]:
         await client.close()
         await crowd.close()
     bound = 5 * _p99(pings) + 2 * _p99(commits)
-    detail = f"p99 {_p99(aborts) * 1000:.2f} ms; ping p99 {_p99(pings) * 1000:.2f}, commit p99 {_p99(commits) * 1000:.2f}"
+    detail = (
+        f"p99 {_p99(aborts) * 1000:.2f} ms; ping p99 {_p99(pings) * 1000:.2f}, commit p99 {_p99(commits) * 1000:.2f}"
+    )
     return [Row("abort to run-finish, p99, to 5 pings + 2 commits", _p99(aborts) / bound, 1.0, True, detail)]
 
 
