@@ -205,7 +205,6 @@ class Client:
         self._attaching: dict[str, str] = {}  # session -> id of the attach under way
         self._claims: dict[str, Claim] = {}
         self._live: set[str] = set()  # sessions whose events this socket should get
-        self._replaying: dict[str, int] = {}
         self._snapshot_due: set[str] = set()
         self._ids = 0
         self.counted = 0
@@ -329,8 +328,8 @@ class Client:
                 self._snapshot_due.add(session_id)
             else:
                 if claim[1] is not None and claim[1] != transcript.seq:
-                    self.held[session_id] = transcript = Transcript()  # it asked for the whole log, or lied
-                    transcript.seq = claim[1]
+                    # It went back to what it held at that seq, as a client does that kept it elsewhere.
+                    self.held[session_id] = transcript = self.world.fold_at(session_id, claim[1])
                 assert session_id not in self._snapshot_due
             self._live.add(session_id)
         else:

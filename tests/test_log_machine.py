@@ -320,15 +320,15 @@ class LogMachine(RuleBasedStateMachine):
         world.loop.advance(2.0)
         # Whoever has stalled stalls still: no run waits for a slow client (invariant 10).
         self.end_all_runs()
-        for client in world.clients:
-            client.drop(1006)
-        world.sync()
-        for client in world.clients:
-            client.roles = dict.fromkeys([*client.roles, *world.ledger.events], "owner")
-            client.connect(batch=client.name == "bob")
+        for batch in (False, True):  # the first time to have every command answered, the second to see every session
+            for client in world.clients:
+                client.drop(1006)
             world.sync()
-        self.end_all_runs()
-        world.sync()
+            for client in world.clients:
+                client.roles = dict.fromkeys([*client.roles, *world.ledger.events], "owner")
+                client.connect(batch=batch == (client.name == "bob"))
+                world.sync()
+            self.end_all_runs()
         for client in world.clients:
             assert not client.unanswered, f"every command is answered: {client.unanswered}"
         for session_id, events in world.ledger.events.items():
@@ -366,7 +366,8 @@ class LogMachine(RuleBasedStateMachine):
         assert world.loop.run(world.server_messages(session)) == truth.messages, "the server forgets no message"
         assert session.message_count == len(truth.messages), "the session's row counts its messages"
         for client in world.clients:
-            held = client.held[session_id]
+            held = client.held.get(session_id)
+            assert held is not None, f"{client.name} is attached to {session_id}: {client.answers}"
             assert (held.epoch, held.seq) == (session.log.epoch, session.log.head), "invariant 5: a client is at the head"
             count = len(held.messages)
             assert held.messages == truth.messages[len(truth.messages) - count :], "invariant 5: the same transcript"
