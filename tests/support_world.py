@@ -16,7 +16,7 @@ from gateway.config import Settings
 from gateway.endpoint import Endpoint
 from gateway.hub import Hub
 from gateway.outbox import REPLY_BYTES
-from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES, decode_message
+from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES, decode_message, encode
 from protocol.transcript import Transcript
 from tests.support_store import FaultyStore, Ledger
 
@@ -477,7 +477,7 @@ class World:
     async def server_messages(self, session: Session) -> list[Frame]:
         archive = session.log.archive
         older = await self.store.inner.messages(session.log.sid, 0, archive.window)
-        return [json.loads(data) for data in older] + json.loads(json.dumps(archive.fold.messages))
+        return [json.loads(data) for data in older] + json.loads(encode(archive.fold.messages))
 
 
 async def _call(function: Callable[[], None]) -> None:

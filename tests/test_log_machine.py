@@ -29,7 +29,7 @@ SESSIONS = ("s1", "s2")
 
 _parts = st.sampled_from([None, "p1", "p2"])
 _calls = st.sampled_from([None, "c1", "c2"])
-_texts = st.text("ab\"\\é\u2028😀", min_size=1, max_size=6) | st.just("x" * 700)
+_texts = st.text("ab\"\\é\u2028😀", min_size=1, max_size=6) | st.just("x" * 300)
 _data = st.none() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)
 
 
