@@ -106,8 +106,8 @@ class SqliteStore:
             connection.commit()
         self._writer = self._connect("FULL" if self._full_sync else "NORMAL")
         self._reader = self._connect("NORMAL")
-        # A read-only file passes until the first write: find out now, changing nothing.
-        self._writer.exec_driver_sql("BEGIN IMMEDIATE")
+        # A read-only file passes until the first write (BEGIN IMMEDIATE is none): find out now, changing nothing.
+        self._writer.exec_driver_sql("delete from sessions where 0")
         self._writer.rollback()
 
     def _connect(self, synchronous: str) -> Connection:
