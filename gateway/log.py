@@ -22,7 +22,7 @@ from protocol import codec
 from protocol.events import DELTAS, UNTIMED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gateway.stores.base import CommandRow, SessionRow, Store, StoredSession
 
@@ -160,7 +160,7 @@ class Log:
         if (
             last["part_id"] != event["part_id"]
             or last["type"] != event["type"]
-            or self._pending_bytes > JOIN_BYTES
+            or self._pending_bytes + len(text) > JOIN_BYTES
             or "truncated" in event
             or "truncated" in last
         ):
@@ -346,26 +346,28 @@ class Log:
         """Rebuild the fold and the ring from the store."""
         self.archive.restore(found)
         self.head = self.floor = self.compacted_to = found.seq
-        if found.chunks and found.chunks[-1].last_seq >= found.seq:
-            self.floor = self.head = found.chunks[0].first_seq - 1
-        self._replay(found)
+        chunks = _unbroken(found.chunks)
+        if chunks and chunks[-1].last_seq >= found.seq:
+            self.floor = self.head = chunks[0].first_seq - 1
+        self._replay(chunks)
         self.archive.finish_restore(tail)
 
     def catch_up(self, found: StoredSession) -> None:
         """After a failed commit: take over what the store has beyond the head, and publish it."""
-        self._replay(found)
+        # A removed message that is not in memory was the first of those that the store no longer has.
+        self._replay(found.chunks, removed_at=found.stored_messages)
         for cursor in self.cursors:
             cursor.sink.ready(cursor)
 
-    def _replay(self, found: StoredSession) -> None:
-        for chunk in found.chunks:
+    def _replay(self, chunks: Sequence[ChunkRow], removed_at: int | None = None) -> None:
+        for chunk in chunks:
             if chunk.last_seq <= self.head:
                 continue
             records = []
             for line in chunk.data.split(b"\n"):
                 event = orjson.loads(line)
                 if event["seq"] > self.archive.fold.seq:
-                    self.archive.apply(event)
+                    self.archive.apply(event, removed_at)
                 self.archive.note_ids(event)
                 records.append(self._encoder.encode(event))
             self._hold(records, chunk.committed_at, len(chunk.data))
@@ -449,6 +451,14 @@ class Writer:
             return
         for log, batch in zip(logs, batches, strict=True):
             log.publish(batch, now)
+
+
+def _unbroken(chunks: Sequence[ChunkRow]) -> Sequence[ChunkRow]:
+    """Give the newest chunks that follow on each other: a clock that was set back makes a sweep leave a hole."""
+    first = len(chunks) - 1
+    while first > 0 and chunks[first - 1].last_seq + 1 == chunks[first].first_seq:
+        first -= 1
+    return chunks[max(first, 0) :]
 
 
 def _no_row() -> SessionRow:
