@@ -144,6 +144,9 @@ class Hub:
         if found is None:
             return None
         tail = await self.store.messages(found.row.sid, max(0, found.stored_messages - SNAPSHOT_MESSAGES), 2**31)
+        created = self.sessions.get(key)
+        if created is not None:  # while we read, a prompt made the session: one log has one writer
+            return created
         log = Log(self.writer, found.row.sid, key[1], found.row.epoch)
         log.restore(found, tail)
         session = Session(self.services, key[0], log)
@@ -319,7 +322,9 @@ class Hub:
         """Subscribe a connection to a session."""
         session = await self.get(caller.principal, target.session_id)
         self._check_room(caller, target.session_id)
-        session.attach(caller, target, id_)
+        renewed = session.attach(caller, target, id_)
+        if renewed is not None:
+            await renewed.done
 
     def _detach(self, caller: Caller, command: c.Detach) -> None:
         attached = caller.outbox is not None and caller.outbox.detach(command.session_id)
@@ -510,6 +515,9 @@ class Hub:
     async def _recover_lost(self) -> None:
         """Read the head of sessions whose commit failed again, and seal them as lost."""
         for session in list(self._lost):
+            if self.sessions.get(session.key) is not session:
+                self._lost.discard(session)  # deleted meanwhile; its id may belong to another by now
+                continue
             found = await self.store.load(*session.key)
             self._lost.discard(session)
             if found is None:

@@ -167,7 +167,10 @@ class Run:
             # Only our own grace and a failed store cancel this task, and it ends here.
             if self.reason is None:
                 failure = MessageErrorBuilder.build(RuntimeError("the engine cancelled itself")).to_dict()
-        except Exception as exc:
+        except KeyboardInterrupt:
+            raise  # the process is being ended; the next one seals the run
+        except BaseException as exc:
+            # Also what is no Exception, a tool's sys.exit() for one: nobody else would ever end the run.
             if self.reason is None:
                 logger.warning("run %s failed", self.run_id, exc_info=exc)
             else:
@@ -177,6 +180,8 @@ class Run:
             return
         if self.reason is not None:
             self._finish(aborted(self.reason))
+        elif failure is not None and failure["reason"] == "AbortError":
+            self._finish(aborted("policy"))  # the engine stopped itself
         elif failure is not None:
             self._finish(Ending("failed", "error", error=failure))
         else:

@@ -383,10 +383,9 @@ class Session:
         """Give the whole history with the run's own new messages last; see :class:`~gateway.run.RunHost`."""
         archive = self.log.archive
         own = {message["id"] for message in spec.messages}
-        window = archive.window
-        older = await self._services.store.messages(self.log.sid, 0, window)
+        newer = list(archive.fold.messages)  # before the wait: a compaction may let go of some meanwhile
+        older = await self._services.store.messages(self.log.sid, 0, archive.window)
         messages: list[Any] = [orjson.loads(data) for data in older]
-        newer = archive.slice(window, archive.count) if archive.window == window else archive.fold.messages
         for message in copy.deepcopy(newer):
             if message["id"] not in own and message.get("run_id") != spec.run_id:
                 messages.append(message)
@@ -479,8 +478,8 @@ class Session:
         if self.run.spec.on_disconnect == "abort":
             self.abort("disconnect")
 
-    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> None:
-        """Place or replace a connection's cursor, answered by ``attached``."""
+    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> Committed | None:
+        """Place or replace a connection's cursor, answered by ``attached``: where a new epoch is needed, after it."""
         outbox = caller.outbox
         if outbox is None:
             raise CommandError("unsupported", "only a connection can attach")
@@ -492,9 +491,11 @@ class Session:
         if ahead and target.role == "owner":
             # The client has seen what this log has not: the log lost its tail. Its seqs must not be used twice.
             self.log.renew_epoch()
-            self.log.after(Committed(lambda: outbox.attach(self.log, target.role, id_=id_)))
-            return
+            effect = Committed(lambda: outbox.attach(self.log, target.role, id_=id_))
+            self.log.after(effect)
+            return effect
         outbox.attach(self.log, target.role, id_=id_, epoch=target.epoch, seq=target.seq)
+        return None
 
     # -- recovery
 
@@ -511,6 +512,7 @@ class Session:
         fold = self.log.archive.fold
         waiting = list({entry["run_id"]: entry for entry in fold.queue}.values())
         run_id = fold.run_id
+        stopped = fold.status == "aborting"  # somebody wanted the run to end: it is not taken up again
         if run_id is not None:
             for event in closing_events(open_turn(fold), LOST):
                 self.log.append({**event, "run_id": run_id})
@@ -521,7 +523,7 @@ class Session:
         self._ended_open = True if run_id is not None else None
         self.log.redescribe()
         last = self._last_spec
-        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume":
+        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume" or stopped:
             return
         if last.resumes < MAX_RESUMES:
             spec = RunSpec(
