@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.e2e.server import needs_server, running
+from tests.e2e.support import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,11 +124,14 @@ class Peer:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running("tests.e2e.scripted:engine", tmp_path_factory.mktemp("document")) as server:
-        yield server.url
+    server = Server(tmp_path_factory.mktemp("document"), "scripted:engine")
+    try:
+        server.start()
+        yield f"ws://127.0.0.1:{server.port}/ws"
+    finally:
+        server.close()
 
 
-@needs_server
 @pytest.mark.parametrize("lines", list(transcripts()))
 async def test_transcript(lines: list[str], url: str) -> None:
     names: dict[str, Any] = {}
