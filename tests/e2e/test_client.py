@@ -126,6 +126,28 @@ async def test_a_prompt_that_was_sent_into_a_crash_runs_once(server: Server) -> 
         await agrees(server, session)
 
 
+async def test_a_socket_that_breaks_again_and_again_costs_nothing(server: Server) -> None:
+    heard: list[str] = []
+    gateway = connect(
+        f"ws://127.0.0.1:{server.port}/ws", backoff=Backoff(base=0.001, cap=0.001), on_status=heard.append
+    )
+    async with gateway:
+        session = gateway.session()
+        ack = await session.prompt("story")
+        said = ""
+        cuts = 0
+        async with asyncio.timeout(30), aclosing(session.events(until=ack["run_id"])) as events:
+            async for event in events:
+                said += event.get("text", "")
+                if len(said) > 100 * (cuts + 1) and gateway._socket is not None:
+                    cuts += 1
+                    gateway._socket.transport.abort()
+        assert cuts >= 5
+        assert heard.count("reconnecting") >= 5
+        assert said == "".join(f"{number} " for number in range(300))
+        await agrees(server, session)
+
+
 async def test_a_drain_is_survived(server: Server) -> None:
     async with client(server) as gateway:
         session = gateway.session()
