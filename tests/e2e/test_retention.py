@@ -74,7 +74,7 @@ async def test_what_retention_dropped_is_still_in_the_transcript_after_kill_9(la
         await a.closed()
     await server.restart()
     assert await server.snapshot(session) == before
-    async with server.client() as b:
+    async with server.client(views=a.views) as b:
         attached = await b.ok("attach", session_id=session, epoch=held.epoch, seq=held.seq)
         assert (attached["recovery"], attached["epoch"], attached["seq"]) == ("live", held.epoch, held.seq)
         assert (await b.run(session, "next"))["status"] == "completed"

@@ -1,0 +1,84 @@
+/** Where one writes, sends and stops. */
+import { useEffect, useLayoutEffect, useRef, type KeyboardEvent } from "react";
+import { Arrow, Square } from "./icons.js";
+
+interface Props {
+  /** Moves the cursor here when it changes. */
+  focusKey: string;
+  text: string;
+  onText: (text: string) => void;
+  onSend: () => void;
+  onStop: () => void;
+  busy: boolean;
+  stopping: boolean;
+  hint: string;
+}
+
+const finePointer = () => typeof matchMedia !== "function" || matchMedia("(pointer: fine)").matches;
+
+export function Composer({ focusKey, text, onText, onSend, onStop, busy, stopping, hint }: Props) {
+  const field = useRef<HTMLTextAreaElement>(null);
+
+  useLayoutEffect(() => {
+    const element = field.current;
+    if (!element) return;
+    element.style.height = "auto";
+    element.style.height = `${element.scrollHeight}px`;
+  }, [text]);
+
+  // On a phone a cursor would raise the keyboard over what one came to read.
+  useEffect(() => {
+    if (finePointer()) field.current?.focus();
+  }, [focusKey]);
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
+    event.preventDefault();
+    if (text.trim()) onSend();
+  };
+
+  return (
+    <form
+      className="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (text.trim()) onSend();
+      }}
+    >
+      <div className="box">
+        <textarea
+          ref={field}
+          data-testid="composer"
+          aria-label="Message"
+          aria-describedby="composer-hint"
+          placeholder={busy ? "Write what comes next" : "Write a message"}
+          rows={1}
+          value={text}
+          onChange={(event) => onText(event.target.value)}
+          onKeyDown={onKeyDown}
+          enterKeyHint="send"
+        />
+        <div className="actions">
+          {busy && (
+            <button type="button" className="stop" data-testid="stop" disabled={stopping} onClick={onStop}>
+              {stopping ? <span className="spinner" /> : <Square />}
+              {stopping ? "Stopping…" : "Stop"}
+            </button>
+          )}
+          <button
+            type="submit"
+            className="primary round"
+            data-testid="send"
+            disabled={!text.trim()}
+            aria-label={busy ? "Send when this is done" : "Send"}
+          >
+            <Arrow />
+          </button>
+        </div>
+      </div>
+      <p className="hint" id="composer-hint">
+        {hint}
+      </p>
+    </form>
+  );
+}

@@ -1,0 +1,100 @@
+/** A tool call as it happens: what was asked, how far it is, what came of it. */
+import type { Session, ToolPart } from "@agent-gateway/sdk";
+import { useState, type ReactNode } from "react";
+import { brief, duration, fraction, show } from "./format.js";
+import { Check, Chevron, Cross, Question } from "./icons.js";
+
+const LABEL: Record<ToolPart["state"], string> = {
+  "input-streaming": "Preparing",
+  "input-available": "Waiting to run",
+  "approval-requested": "Needs your approval",
+  running: "Running",
+  "output-available": "Done",
+  "output-error": "Failed",
+};
+
+const OUTCOME: Record<NonNullable<ToolPart["outcome"]>, string> = {
+  not_run: "Did not run",
+  interrupted: "Interrupted",
+  unknown: "Outcome unknown",
+  failed: "Failed",
+};
+
+function Field({ label, children, tone }: { label: string; children: ReactNode; tone?: "bad" }) {
+  return (
+    <div className="field" data-tone={tone}>
+      <span className="label">{label}</span>
+      <pre tabIndex={0}>{children}</pre>
+    </div>
+  );
+}
+
+function Progress({ data }: { data: unknown }) {
+  const share = fraction(data);
+  const said =
+    typeof data === "string" ? data : ((data as { message?: unknown } | null)?.message as string | undefined);
+  return (
+    <div className="progress" data-testid="tool-progress">
+      {share !== null && <progress max={1} value={share} aria-label="Progress" />}
+      <span>{typeof said === "string" ? said : share !== null ? `${Math.round(share * 100)} %` : brief(data)}</span>
+    </div>
+  );
+}
+
+export function Tool({ part, session, live }: { part: ToolPart; session: Session; live: boolean }) {
+  const { state, outcome, approval } = part;
+  const [answered, setAnswered] = useState(false);
+  const busy = live && state !== "output-available" && state !== "output-error" && state !== "approval-requested";
+  const failed = state === "output-error";
+  const answer = (decision: "allow" | "deny") => {
+    setAnswered(true);
+    session.respond(approval!.request_id, decision).catch(() => setAnswered(false));
+  };
+  return (
+    <details className="tool" data-testid="tool" data-part-type="tool" data-state={state} data-outcome={outcome} open>
+      <summary>
+        <span className="glyph" data-tone={failed ? (outcome === "failed" ? "bad" : "muted") : state}>
+          {busy ? (
+            <span className="spinner" />
+          ) : failed ? (
+            <Cross />
+          ) : state === "output-available" ? (
+            <Check />
+          ) : (
+            <Question />
+          )}
+        </span>
+        <span className="name">{part.tool}</span>
+        <span className="preview">{brief(part.input)}</span>
+        <span className="said">
+          {failed ? OUTCOME[outcome ?? "failed"] : LABEL[state]}
+          {duration(part) && <span className="muted"> · {duration(part)}</span>}
+        </span>
+        <Chevron />
+      </summary>
+      <div className="body">
+        {part.raw_input !== undefined && part.raw_input !== "" && <Field label="Input">{part.raw_input}</Field>}
+        {"input" in part && brief(part.input) !== "" && <Field label="Input">{show(part.input)}</Field>}
+        {"progress" in part && <Progress data={part.progress} />}
+        {"output" in part && <Field label="Output">{show(part.output)}</Field>}
+        {part.error !== undefined && (
+          <Field label="Error" tone="bad">
+            {show(part.error)}
+          </Field>
+        )}
+        {approval?.decision && approval.decision !== "allow" && <p className="muted">Approval: {approval.decision}</p>}
+        {part.truncated && <p className="muted">Shortened: the whole was too long.</p>}
+        {state === "approval-requested" && approval && (
+          <div className="approval" role="group" aria-label={`Allow ${part.tool}?`}>
+            <button type="button" className="primary" data-testid="allow" disabled={answered} onClick={() => answer("allow")}>
+              Allow
+            </button>
+            <button type="button" data-testid="deny" disabled={answered} onClick={() => answer("deny")}>
+              Deny
+            </button>
+          </div>
+        )}
+      </div>
+    </details>
+  );
+}
