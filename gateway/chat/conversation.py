@@ -42,6 +42,7 @@ class _Chat:
         self._prompting: asyncio.Task[str | None] | None = None
         self._working: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._asking: tuple[str, asyncio.Task[None]] | None = None
 
     async def run(self) -> int:
         """Converse until the person leaves; gives the exit code."""
@@ -179,21 +180,15 @@ class _Chat:
             self.say("failed; /resume tries to continue", "red")
 
     async def _follow(self, run_id: str, view: View, live: Live) -> str:
-        approving: asyncio.Task[None] | None = None
         status = ""
         try:
             async with asyncio.TaskGroup() as self._group, aclosing(self._session.events(until=run_id)) as events:
                 drawing = self._group.create_task(self._draw(live))
-                for request in self._session.state.pending:
-                    approving = self._group.create_task(self._approve(request))
+                self._question(self._group, view)
                 async for event in events:
                     self._dirty.set()
+                    self._question(self._group, view)
                     match event["type"]:
-                        case "approval-request":
-                            approving = self._group.create_task(self._approve(event))
-                        case "approval-resolved" if approving is not None:
-                            approving.cancel()
-                            view.note = ""
                         case "abort-requested" if event["run_id"] == run_id:
                             view.note = "stopping…"
                         case "run-finish" if event["run_id"] == run_id:
@@ -201,13 +196,22 @@ class _Chat:
                         case "error":
                             view.note = event["message"]
                 drawing.cancel()
-                if approving is not None:
-                    approving.cancel()
+                if self._asking is not None:
+                    self._asking[1].cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self._group = None
+            self._group = self._asking = None
         return status
+
+    def _question(self, group: asyncio.TaskGroup, view: View) -> None:
+        """Ask for the oldest open approval, one at a time; take a question back that somebody else has answered."""
+        pending = self._session.state.pending
+        if self._asking is not None and (not pending or pending[0]["request_id"] != self._asking[0]):
+            self._asking[1].cancel()
+            self._asking, view.note = None, ""
+        if self._asking is None and pending:
+            self._asking = pending[0]["request_id"], group.create_task(self._approve(pending[0]))
 
     async def _draw(self, live: Live) -> None:
         while True:
