@@ -28,6 +28,9 @@ class Settings:
     origins: str = ""
     """Origins besides our own whose pages may connect, comma separated; ``*`` for any."""
     model: str = "scripted"
+    """The default agent's model: ``scripted`` (offline), or ``openai:NAME`` with the extra ``models``."""
+    model_url: str | None = None
+    """An OpenAI-compatible endpoint (ends in ``/v1``); default: ``OPENAI_BASE_URL``, then OpenAI's own."""
     log_level: str = "info"
     disconnect_grace: float = 5.0
     abort_grace: float = 5.0

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
 from gateway.auth import origin_allowed
 from gateway.outbox import Outbox
 from gateway.version import SERVER
+from gateway.wakeup import Wakeup
 from protocol import frames
 from protocol.commands import Abort, Command, Hello, Ping
 from protocol.connection import Close, Connection, ConnectionLimits, Handle, Reply
@@ -107,9 +107,9 @@ class Endpoint:
         """Close every socket with 4100, after all that was for it has been sent."""
         for link in self.links:
             link.close(CloseCode.DRAIN, "drain", flush=True)
-        waiting = [link.ended.wait() for link in self.links]
-        if waiting:
-            await asyncio.wait([asyncio.ensure_future(item) for item in waiting], timeout=timeout)
+        tasks = [link.task for link in self.links if link.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
 
     async def _watch_clock(self) -> None:
         settings = self.settings
@@ -125,20 +125,40 @@ class Endpoint:
 class Link:
     """One connection: the hub's caller, the socket's owner."""
 
+    __slots__ = (
+        "_broken",
+        "_closing",
+        "_connection",
+        "_endpoint",
+        "_out",
+        "_pump_task",
+        "_receive",
+        "_room",
+        "_send",
+        "_sending_since",
+        "_waiting",
+        "_wake",
+        "_worker",
+        "outbox",
+        "owned",
+        "principal",
+        "task",
+    )
+
     def __init__(self, endpoint: Endpoint, receive: Receive, send: Send) -> None:
         self.principal = ""
         self.owned: set[Session] = set()
-        self.ended = asyncio.Event()
+        self.task = asyncio.current_task()
         self._endpoint = endpoint
         self._receive = receive
         self._send = send
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()  # set after each message sent: fewer replies wait
+        self._wake = Wakeup()
+        self._room = Wakeup()  # set after each message sent: fewer replies wait
         self.outbox: Outbox | None = Outbox(self._wake.set)
         self._out: Outbox = self.outbox
         now = asyncio.get_running_loop().time()
         self._connection = Connection(endpoint.limits, now)
-        self._waiting: deque[Command] = deque()
+        self._waiting: list[Command] = []
         self._worker: asyncio.Task[None] | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._sending_since: float | None = None
@@ -165,7 +185,6 @@ class Link:
         try:
             code = await self._read()
         finally:
-            self.ended.set()
             self._pump_task.cancel()
             # In a task of its own: a cancelled reader must not leave the owned runs behind.
             finish = asyncio.create_task(self._finish(code))
@@ -221,9 +240,8 @@ class Link:
         """Carry out the commands that have to wait, in order, until none is left."""
         try:
             while self._waiting:
-                command = self._waiting.popleft()
+                command = self._waiting.pop(0)
                 while self._out.crowded and not self._broken:
-                    self._room.clear()
                     await self._room.wait()
                 try:
                     if isinstance(command, Hello):
@@ -300,7 +318,6 @@ class Link:
                         self._sending_since = clock()
                         await send({"type": "websocket.close", "code": int(closing[0]), "reason": closing[1]})
                         return
-                    wake.clear()
                     await wake.wait()
                     continue
                 if outbox.overflowed:
