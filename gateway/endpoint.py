@@ -79,11 +79,11 @@ class Endpoint:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         offered = scope.get("subprotocols") or []
         if self.hub.draining:
-            await _deny(send, 503, "the server is shutting down", {"retry-after": "1"})
+            await _deny(receive, send, 503, "the server is shutting down", {"retry-after": "1"})
         elif not self.origin_allowed(headers.get("origin"), headers.get("host")):
-            await _deny(send, 403, "this origin is not allowed")
+            await _deny(receive, send, 403, "this origin is not allowed")
         elif offered and frames.SUBPROTOCOL not in offered:
-            await _deny(send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
+            await _deny(receive, send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
         else:
             accept: Message = {"type": "websocket.accept"}
             if offered:
@@ -414,9 +414,14 @@ def _force_close(receive: Receive, code: CloseCode, reason: str, patience_s: flo
     asyncio.get_running_loop().call_later(patience_s, transport.abort)
 
 
-async def _deny(send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+async def _deny(receive: Receive, send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
     """Refuse a handshake with an HTTP response."""
     fields = {"content-type": "text/plain; charset=utf-8"} | (headers or {})
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "websocket.http.response.start", "status": status, "headers": raw})
     await send({"type": "websocket.http.response.body", "body": text.encode() + b"\n"})
+    # uvicorn takes an application that returns before the connection is gone for one that forgot to answer.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await receive()
+            await receive()

@@ -324,7 +324,8 @@ class Hub:
     def _detach(self, caller: Caller, command: c.Detach) -> None:
         attached = caller.outbox is not None and caller.outbox.detach(command.session_id)
         session = self.sessions.get((caller.principal, command.session_id))
-        if not attached and (session is None or session not in caller.owned):
+        gives_up = command.run == "abort" and session in caller.owned
+        if not attached and not gives_up:
             raise CommandError("not_attached", f"this connection is not attached to {command.session_id}")
         caller.reply(frames.ack("detach", command.id, session_id=command.session_id))
         if command.run == "abort" and session is not None:
