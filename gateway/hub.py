@@ -88,12 +88,13 @@ class Hub:
     async def drain(self, seconds: float) -> None:
         """Let live runs finish within ``seconds``, then abort them with reason ``shutdown`` and wait for the seals."""
         self.services.draining = True
-        live = self._live()
-        if live:
-            await asyncio.wait([asyncio.ensure_future(run.done.wait()) for run in live], timeout=seconds)
+        ends = [asyncio.create_task(run.done.wait()) for run in self._live()]
+        if ends:
+            await asyncio.wait(ends, timeout=seconds)
         for session in list(self.sessions.values()):
             session.abort("shutdown")
-        await asyncio.gather(*(run.done.wait() for run in self._live()))
+        if ends:
+            await asyncio.wait(ends)
         await self.writer.settled()
 
     async def stop(self) -> None:
