@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gateway.auth import origin_allowed
+from gateway.auth import host_allowed, origin_allowed
 from gateway.outbox import Outbox
 from gateway.version import SERVER
+from gateway.wakeup import Wakeup
 from protocol import frames
 from protocol.commands import Abort, Command, Hello, Ping
 from protocol.connection import Close, Connection, ConnectionLimits, Handle, Reply
@@ -54,9 +54,8 @@ class Endpoint:
             hello_timeout=settings.hello_timeout,
             auth_required=authenticator.required,
         )
-        self._origins = frozenset(
-            origin.strip().rstrip("/") for origin in settings.origins.split(",") if origin.strip()
-        )
+        self._origins = _listed(settings.origins)
+        self._hosts = _listed(settings.hosts)
         self._clock: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -69,9 +68,13 @@ class Endpoint:
             self._clock.cancel()
             await asyncio.gather(self._clock, return_exceptions=True)
 
-    def origin_allowed(self, origin: str | None, host: str | None) -> bool:
-        """Say whether a browser's page may use this gateway."""
-        return origin_allowed(origin, host, self._origins)
+    def refusal(self, origin: str | None, host: str | None) -> str | None:
+        """Say why a request may not use this gateway, from its ``Origin`` and ``Host``; None if it may."""
+        if not host_allowed(host, self._hosts):
+            return "this host name is not allowed; see --hosts"
+        if not origin_allowed(origin, host, self._origins):
+            return "this origin is not allowed; see --origins"
+        return None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one WebSocket (an ASGI application)."""
@@ -79,11 +82,11 @@ class Endpoint:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         offered = scope.get("subprotocols") or []
         if self.hub.draining:
-            await _deny(send, 503, "the server is shutting down", {"retry-after": "1"})
-        elif not self.origin_allowed(headers.get("origin"), headers.get("host")):
-            await _deny(send, 403, "this origin is not allowed")
+            await _deny(receive, send, 503, "the server is shutting down", {"retry-after": "1"})
+        elif (refusal := self.refusal(headers.get("origin"), headers.get("host"))) is not None:
+            await _deny(receive, send, 403, refusal)
         elif offered and frames.SUBPROTOCOL not in offered:
-            await _deny(send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
+            await _deny(receive, send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
         else:
             accept: Message = {"type": "websocket.accept"}
             if offered:
@@ -107,9 +110,9 @@ class Endpoint:
         """Close every socket with 4100, after all that was for it has been sent."""
         for link in self.links:
             link.close(CloseCode.DRAIN, "drain", flush=True)
-        waiting = [link.ended.wait() for link in self.links]
-        if waiting:
-            await asyncio.wait([asyncio.ensure_future(item) for item in waiting], timeout=timeout)
+        tasks = [link.task for link in self.links if link.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
 
     async def _watch_clock(self) -> None:
         settings = self.settings
@@ -125,20 +128,40 @@ class Endpoint:
 class Link:
     """One connection: the hub's caller, the socket's owner."""
 
+    __slots__ = (
+        "_broken",
+        "_closing",
+        "_connection",
+        "_endpoint",
+        "_out",
+        "_pump_task",
+        "_receive",
+        "_room",
+        "_send",
+        "_sending_since",
+        "_waiting",
+        "_wake",
+        "_worker",
+        "outbox",
+        "owned",
+        "principal",
+        "task",
+    )
+
     def __init__(self, endpoint: Endpoint, receive: Receive, send: Send) -> None:
         self.principal = ""
         self.owned: set[Session] = set()
-        self.ended = asyncio.Event()
+        self.task = asyncio.current_task()
         self._endpoint = endpoint
         self._receive = receive
         self._send = send
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()  # set after each message sent: fewer replies wait
+        self._wake = Wakeup()
+        self._room = Wakeup()  # set after each message sent: fewer replies wait
         self.outbox: Outbox | None = Outbox(self._wake.set)
         self._out: Outbox = self.outbox
         now = asyncio.get_running_loop().time()
         self._connection = Connection(endpoint.limits, now)
-        self._waiting: deque[Command] = deque()
+        self._waiting: list[Command] = []
         self._worker: asyncio.Task[None] | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._sending_since: float | None = None
@@ -165,7 +188,6 @@ class Link:
         try:
             code = await self._read()
         finally:
-            self.ended.set()
             self._pump_task.cancel()
             # In a task of its own: a cancelled reader must not leave the owned runs behind.
             finish = asyncio.create_task(self._finish(code))
@@ -221,9 +243,8 @@ class Link:
         """Carry out the commands that have to wait, in order, until none is left."""
         try:
             while self._waiting:
-                command = self._waiting.popleft()
+                command = self._waiting.pop(0)
                 while self._out.crowded and not self._broken:
-                    self._room.clear()
                     await self._room.wait()
                 try:
                     if isinstance(command, Hello):
@@ -300,7 +321,6 @@ class Link:
                         self._sending_since = clock()
                         await send({"type": "websocket.close", "code": int(closing[0]), "reason": closing[1]})
                         return
-                    wake.clear()
                     await wake.wait()
                     continue
                 if outbox.overflowed:
@@ -372,6 +392,12 @@ async def _outlive(task: asyncio.Task[None]) -> None:
     task.result()
 
 
+def _listed(text: str) -> frozenset[str]:
+    """Read a comma separated setting."""
+    items = (item.strip().rstrip("/").lower() for item in text.split(","))
+    return frozenset(item for item in items if item)
+
+
 def _seconds_until(time_ms: int) -> float:
     from gateway.ids import now_ms
 
@@ -397,9 +423,14 @@ def _force_close(receive: Receive, code: CloseCode, reason: str, patience_s: flo
     asyncio.get_running_loop().call_later(patience_s, transport.abort)
 
 
-async def _deny(send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+async def _deny(receive: Receive, send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
     """Refuse a handshake with an HTTP response."""
     fields = {"content-type": "text/plain; charset=utf-8"} | (headers or {})
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "websocket.http.response.start", "status": status, "headers": raw})
     await send({"type": "websocket.http.response.body", "body": text.encode() + b"\n"})
+    # uvicorn takes an application that returns before the connection is gone for one that forgot to answer.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await receive()
+            await receive()

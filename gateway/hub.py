@@ -88,12 +88,13 @@ class Hub:
     async def drain(self, seconds: float) -> None:
         """Let live runs finish within ``seconds``, then abort them with reason ``shutdown`` and wait for the seals."""
         self.services.draining = True
-        live = self._live()
-        if live:
-            await asyncio.wait([asyncio.ensure_future(run.done.wait()) for run in live], timeout=seconds)
+        ends = [asyncio.create_task(run.done.wait()) for run in self._live()]
+        if ends:
+            await asyncio.wait(ends, timeout=seconds)
         for session in list(self.sessions.values()):
             session.abort("shutdown")
-        await asyncio.gather(*(run.done.wait() for run in self._live()))
+        if ends:
+            await asyncio.wait(ends)
         await self.writer.settled()
 
     async def stop(self) -> None:
@@ -324,7 +325,8 @@ class Hub:
     def _detach(self, caller: Caller, command: c.Detach) -> None:
         attached = caller.outbox is not None and caller.outbox.detach(command.session_id)
         session = self.sessions.get((caller.principal, command.session_id))
-        if not attached and (session is None or session not in caller.owned):
+        gives_up = command.run == "abort" and session in caller.owned
+        if not attached and not gives_up:
             raise CommandError("not_attached", f"this connection is not attached to {command.session_id}")
         caller.reply(frames.ack("detach", command.id, session_id=command.session_id))
         if command.run == "abort" and session is not None:

@@ -6,7 +6,6 @@ costs one message and the replies that wait for it; events wait in the logs, for
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from gateway.log import Cursor
@@ -49,13 +48,14 @@ class Outbox:
     rendered: no event of it can overtake its ``attached``.
     """
 
+    __slots__ = ("_changes", "_front", "_front_bytes", "_ready", "_wake", "batch", "cursors", "overflowed")
+
     def __init__(self, wake: Callable[[], None], *, batch: bool = False) -> None:
         self.batch = batch
-        self.overflowed = False
-        """More replies wait than a client may cost; the connection has to end (4102)."""
+        self.overflowed = False  # more replies wait than a client may cost: it has to end with 4102
         self.cursors: dict[str, Cursor] = {}
         self._wake = wake
-        self._front: deque[tuple[bytes | _Attach, int]] = deque()
+        self._front: list[tuple[bytes | _Attach, int]] = []
         self._front_bytes = 0
         self._changes: dict[str, frames.Frame] = {}
         self._ready: dict[Cursor, None] = {}
@@ -177,14 +177,13 @@ class Outbox:
         while self._front:
             item, cost = self._front[0]
             if isinstance(item, _Attach):
-                self._front.popleft()
                 rendered = self._render(item)
                 self._front_bytes += ATTACH_COST * len(rendered) - cost
-                self._front.extendleft((data, ATTACH_COST) for data in reversed(rendered))
+                self._front[:1] = [(data, ATTACH_COST) for data in rendered]
                 continue
             if parts and len(item) >= room:
                 return 0
-            self._front.popleft()
+            del self._front[0]
             self._front_bytes -= cost
             parts.append(item)
             room -= len(item) + 1

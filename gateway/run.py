@@ -11,6 +11,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.engine.errors import MessageErrorBuilder
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BURST = 64
-"""Events taken from an engine that never waits before the loop gets its turn (and the writer a commit)."""
+BURST_S = 0.001
+"""How long an engine that never waits is drained before the loop gets its turn (and the writer a commit)."""
 
 CANCEL_EVERY_S = 0.2
 CANCEL_TIMES = 5
@@ -195,15 +196,17 @@ class Run:
             abort=self.abort_event, mode=spec.mode, session_id=host.session_id, messages=messages
         )
         try:
-            burst = 0
+            feed, append, run_id, log = self.shaper.feed, host.log.append, self.run_id, host.log
+            until = clock() + BURST_S
             async for event in stream:
                 if self.finished:
                     return
-                self._emit(event)
-                burst += 1
-                if burst >= BURST or host.log.crowded:
-                    burst = 0
+                for shaped in feed(event):
+                    shaped["run_id"] = run_id
+                    append(shaped)
+                if clock() >= until or log.crowded:
                     await self._breathe()
+                    until = clock() + BURST_S
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
@@ -214,12 +217,6 @@ class Run:
         await asyncio.sleep(0)
         while self._host.log.crowded and not self.finished:
             await self._host.log.room()
-
-    def _emit(self, event: Any) -> None:
-        log, run_id = self._host.log, self.run_id
-        for shaped in self.shaper.feed(event):
-            shaped["run_id"] = run_id
-            log.append(shaped)
 
     def _finish(self, ending: Ending) -> None:
         """Append everything that closes the run; from here on an abort is too late."""

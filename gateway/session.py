@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import re
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 TITLE_CHARS = 80
 MAX_RESUMES = 2
 """How often the server resumes a lost prompt by itself (contract, "Crash, store failure, drain")."""
+
+_OWN_ID = re.compile(r"msg_[0-9a-f]{23}\Z")
+"""What our own message ids look like: a client that gives one repeats one it was given."""
 
 _DEQUEUE: dict[str, DequeueReason] = {"disconnect": "disconnect", "shutdown": "shutdown"}
 
@@ -323,9 +327,10 @@ class Session:
         )
         messages: list[UserMessage] = []
         for id_, parts, metadata in contents:
-            if id_ is None or id_ in self.seen or self.log.archive.position(id_) is not None:
+            if id_ is None or id_ in self.seen or _OWN_ID.match(id_) or self.log.archive.position(id_) is not None:
                 id_ = new_id("msg")
-            self.seen.add(id_)
+            else:
+                self.seen.add(id_)
             message: UserMessage = {"id": id_, "role": "user", "parts": parts, "created_at": now_ms()}
             metadata = metadata if metadata is not None else command.metadata
             if metadata is not None:
@@ -382,11 +387,13 @@ class Session:
         """Give the whole history with the run's own new messages last; see :class:`~gateway.run.RunHost`."""
         archive = self.log.archive
         own = {message["id"] for message in spec.messages}
-        window = archive.window
-        older = await self._services.store.messages(self.log.sid, 0, window)
+        while True:
+            window = archive.window
+            older = await self._services.store.messages(self.log.sid, 0, window)
+            if archive.window == window:  # else messages left memory for the store while it was being read
+                break
         messages: list[Any] = [orjson.loads(data) for data in older]
-        newer = archive.slice(window, archive.count) if archive.window == window else archive.fold.messages
-        for message in copy.deepcopy(newer):
+        for message in copy.deepcopy(archive.fold.messages):
             if message["id"] not in own and message.get("run_id") != spec.run_id:
                 messages.append(message)
         return messages + copy.deepcopy(spec.messages)

@@ -1,9 +1,9 @@
 """Build the page into the package, so that ``pip install`` is all it takes.
 
-Runs when a wheel (also an editable one) or an sdist is made: npm installs what the lock file names, Vite writes
-``gateway/static``, which git ignores and the build therefore has to name as an artifact. Where no npm is on PATH, or its
-Node.js is too old, one comes from PyPI for the time of the build. Nothing is built where the page is newer than its sources, and nothing where
-``GATEWAY_SKIP_WEB=1`` says so: the gateway then serves without a page.
+Runs when a wheel (also an editable one) or an sdist is made: npm installs what the lock file names, and Vite writes
+``gateway/static``, which git ignores and the build therefore has to name as an artifact. Where no npm is on PATH, or
+its Node.js is too old, one comes from PyPI for the time of the build. Nothing is built where the page is newer than its
+sources, and nothing where ``GATEWAY_SKIP_WEB=1`` says so: the gateway then serves without a page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OLDEST = (20, 19)  # what Vite runs on
 SKIP = "GATEWAY_SKIP_WEB"
 
 
-class WebBuildHook(BuildHookInterface):
+class WebBuildHook(BuildHookInterface[Any]):
     """The page as a build step."""
 
     PLUGIN_NAME = "custom"
@@ -70,7 +70,7 @@ class WebBuildHook(BuildHookInterface):
             yield from (path for path in self._web.glob(pattern) if "node_modules" not in path.parts)
 
     def _installed(self) -> bool:
-        """A developer's node_modules (with what the tests need) is used as it is, and never replaced by a smaller one."""
+        """Say whether a developer's node_modules is there: it has what the tests need, and is never replaced."""
         done = self._web / "node_modules" / ".package-lock.json"
         lock = self._web / "package-lock.json"
         return done.is_file() and done.stat().st_mtime >= lock.stat().st_mtime
