@@ -45,6 +45,8 @@ class Agent:
 
     wants_history = True
     """For the gateway: give the whole history with every run, the log is the only truth there."""
+    announces_steering = True
+    """For the gateway: ``message-added`` in our stream says where steered messages were taken."""
 
     def __init__(
         self,
