@@ -213,7 +213,7 @@ class Hub:
     async def handle(self, caller: Caller, command: c.Command) -> None:
         """Carry out a command that may have to wait. Raises :exc:`CommandError`."""
         match command:
-            case c.Prompt(on_busy="steer"):
+            case c.Prompt(on_busy="steer") if self._busy(caller.principal, command.session_id):
                 # It may take until the agent's next safe point: later commands do not wait for it.
                 self._keep(asyncio.create_task(self._steer(caller, command)))
             case c.Prompt():
@@ -271,6 +271,10 @@ class Hub:
         finally:
             del self._in_flight[key]
             turn.set_result(None)
+
+    def _busy(self, principal: str, session_id: str | None) -> bool:
+        session = self.sessions.get((principal, session_id or ""))
+        return session is not None and session.run is not None
 
     async def _steer(self, caller: Caller, command: c.Prompt) -> None:
         try:
