@@ -158,7 +158,8 @@ class Session:
     def row(self) -> SessionRow:
         """Describe the session for the store."""
         self.updated_at = max(self.updated_at, now_ms())
-        active = self.run is not None or bool(self.queue)
+        # What a failed commit left open is not sealed yet: the next process has to find it if this one dies first.
+        active = self.run is not None or bool(self.queue) or self.broken
         options = encode(self._last_spec.options()) if self._last_spec is not None else None
         return SessionRow(
             sid=self.log.sid,
