@@ -249,6 +249,8 @@ class Link:
                 try:
                     if isinstance(command, Hello):
                         await self._hello(command)
+                    elif not self._connection.welcomed:  # its hello failed: nobody is there to act for
+                        raise CommandError("unauthorized", "the hello was not accepted")
                     else:
                         await self._endpoint.hub.handle(self, command)
                 except CommandError as exc:
@@ -261,6 +263,8 @@ class Link:
     def _internal_error(self, command: Command) -> None:
         reference = secrets.token_hex(4)
         logger.exception("reference %s: %s failed", reference, command.type)
+        if not self._connection.welcomed:
+            self.close(CloseCode.INTERNAL, "internal error")
         problem = CommandError("internal", f"internal error; reference {reference} in the server's log")
         self.reply(frames.error(problem, command.id, getattr(command, "session_id", None)))
 

@@ -213,6 +213,9 @@ class Hub:
     async def handle(self, caller: Caller, command: c.Command) -> None:
         """Carry out a command that may have to wait. Raises :exc:`CommandError`."""
         match command:
+            case c.Prompt(on_busy="steer") if self._busy(caller.principal, command.session_id):
+                # It may take until the agent's next safe point: later commands do not wait for it.
+                self._keep(asyncio.create_task(self._steer(caller, command)))
             case c.Prompt():
                 await self._once(caller, command, self._prompt)
             case c.Resume():
@@ -268,6 +271,20 @@ class Hub:
         finally:
             del self._in_flight[key]
             turn.set_result(None)
+
+    def _busy(self, principal: str, session_id: str | None) -> bool:
+        session = self.sessions.get((principal, session_id or ""))
+        return session is not None and session.run is not None
+
+    async def _steer(self, caller: Caller, command: c.Prompt) -> None:
+        try:
+            await self._once(caller, command, self._prompt)
+        except CommandError as exc:
+            caller.reply(frames.error(exc, command.id, command.session_id))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self.services.tasks.add(task)
+        task.add_done_callback(self.services.tasks.discard)
 
     async def _repeat(self, caller: Caller, row: CommandRow) -> None:
         session = await self.find(caller.principal, row.session_id)
@@ -453,6 +470,7 @@ class Hub:
         self.watch(caller, on=False)
         if caller.outbox is not None:
             caller.outbox.clear()
+            caller.outbox = None  # a command still under way attaches nothing any more
         for session in list(caller.owned):
             session.disconnected(caller, on_purpose=on_purpose, grace_s=grace_s)
 

@@ -19,6 +19,7 @@ import orjson
 from gateway.ids import new_id, now_ms
 from gateway.run import Run, RunSpec
 from gateway.seal import LOST, closing_events, open_turn
+from gateway.steering import Steering
 from gateway.stores.base import CommandRow, SessionRow
 from protocol import frames
 from protocol.codec import clean_text, encode, jsonable
@@ -157,7 +158,8 @@ class Session:
     def row(self) -> SessionRow:
         """Describe the session for the store."""
         self.updated_at = max(self.updated_at, now_ms())
-        active = self.run is not None or bool(self.queue)
+        # What a failed commit left open is not sealed yet: the next process has to find it if this one dies first.
+        active = self.run is not None or bool(self.queue) or self.broken
         options = encode(self._last_spec.options()) if self._last_spec is not None else None
         return SessionRow(
             sid=self.log.sid,
@@ -177,10 +179,11 @@ class Session:
 
     def prompt(
         self, command: Prompt, caller: Caller, *, body: bytes, removed_at: int | None, latched: str | None
-    ) -> Committed:
-        """Start a run, or queue it. ``latched`` is the detail of an abort that came first (None: none came).
+    ) -> Committed | Steering:
+        """Start a run, queue the prompt, or give it to the live run.
 
-        ``removed_at`` is the position of ``command.replaces``. Raises :exc:`CommandError`.
+        ``latched`` is the detail of an abort that came before the prompt (None: none did). ``removed_at`` is the
+        position of ``command.replaces``. Raises :exc:`CommandError`.
         """
         self._check_usable()
         busy = self.run is not None
@@ -188,7 +191,8 @@ class Session:
             raise CommandError("session_busy", "replaces needs an idle session")
         if busy and command.on_busy == "reject":
             raise CommandError("session_busy", "a run is live in this session")
-        if busy and command.on_busy == "steer":
+        steers = busy and command.on_busy == "steer"
+        if steers and getattr(self._services.engine, "steer", None) is None:
             raise CommandError("unsupported", "this engine cannot be steered")
         if busy and len(self.queue) >= self._services.queue_limit:
             raise CommandError("queue_full", f"{len(self.queue)} prompts are waiting already")
@@ -208,6 +212,8 @@ class Session:
         self._own(caller)
         if not busy:
             return self._accept(command, caller, body, spec, None, removed_at=removed_at, latched=latched)
+        if steers and self.run is not None and self.run.reason is None and latched is None:
+            return self._steer(command, caller, body, spec, self.run)
         position = self._enqueue(spec, first=command.on_busy == "interrupt")
         effect = self._accept(command, caller, body, spec, position)
         if latched is not None:
@@ -270,20 +276,55 @@ class Session:
         ack = frames.ack(command.type, command.id, session_id=self.session_id, run_id=spec.run_id, queued=position)
         if command.id is not None:
             self._services.commands[self.principal, command.id] = (self, spec.run_id)
+        if run is not None and latched is not None:
+            run.abort("user", latched or None)
+        return self._acknowledge(command, caller, body, ack, run.begin if run is not None else None)
+
+    def _acknowledge(
+        self,
+        command: Prompt | Resume,
+        caller: Caller,
+        body: bytes,
+        ack: frames.Frame,
+        begin: Callable[[], None] | None = None,
+    ) -> Committed:
+        """Store the command with what was appended for it; at the commit reply, attach, and ``begin``."""
+        if command.id is not None:
             row = CommandRow(self.principal, command.id, self.session_id, body, encode(ack), now_ms())
             self.log.remember(row)
 
         def then() -> None:
             caller.reply(ack)
             self.ensure_attached(caller)
-            if run is not None:
-                run.begin()
+            if begin is not None:
+                begin()
 
         effect = Committed(then)
-        if run is not None and latched is not None:
-            run.abort("user", latched or None)
         self.log.after(effect)
         return effect
+
+    def _steer(self, command: Prompt, caller: Caller, body: bytes, spec: RunSpec, run: Run) -> Steering:
+        def place(run: Run) -> None:
+            for message in spec.messages:
+                self.message_count += 1
+                event = _with_command({"type": "message-added", "message": message}, spec)
+                self.log.append({**event, "run_id": run.run_id})
+            if command.id is not None:
+                self._services.commands[self.principal, command.id] = (self, run.run_id)
+                run.command_ids.append(command.id)
+            ack = frames.ack("prompt", command.id, session_id=self.session_id, run_id=run.run_id)
+            steering.follow(self._acknowledge(command, caller, body, ack).done)
+
+        def decline() -> None:
+            self._check_usable()
+            if self.run is not None and len(self.queue) >= self._services.queue_limit:
+                raise CommandError("queue_full", f"{len(self.queue)} prompts are waiting already")
+            position = None if self.run is None else self._enqueue(spec, first=False)
+            steering.follow(self._accept(command, caller, body, spec, position).done)
+
+        steering = Steering(spec, place, decline)
+        run.offer(steering)
+        return steering
 
     def ensure_attached(self, caller: Caller) -> None:
         """Attach a prompt's connection as owner, at the head of this moment, unless it is one already."""
@@ -358,14 +399,15 @@ class Session:
                 return True
         return False
 
-    def _forget(self, spec: RunSpec) -> None:
+    def _forget(self, spec: RunSpec, steered: Sequence[str] = ()) -> None:
         self._recent.append(spec.run_id)
-        if spec.command_id is not None:
-            self._services.commands.pop((self.principal, spec.command_id), None)
+        for command_id in (spec.command_id, *steered):
+            if command_id is not None:
+                self._services.commands.pop((self.principal, command_id), None)
 
     def run_finished(self, run: Run) -> None:
         """Take the next prompt from the queue; see :class:`~gateway.run.RunHost`."""
-        self._forget(run.spec)
+        self._forget(run.spec, run.command_ids)
         if self.run is not run:
             return
         self.run = None
@@ -377,6 +419,8 @@ class Session:
             self._interrupts -= self._interrupts > 0
             following = self._start(spec)
             self.log.after(Committed(following.begin))
+        for steering in run.steerings:
+            steering.decline()
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Own a run's task; see :class:`~gateway.run.RunHost`."""
@@ -408,14 +452,21 @@ class Session:
             return self._abort_one(run_id, reason, detail)
         runs = []
         if self.run is not None:
+            self._drop_steerings(self.run)
             runs.append(self._aborted(self.run.run_id, self.run.abort(reason, detail)))
         for spec in list(self.queue):
             self._dequeue(spec.run_id, _DEQUEUE.get(reason, "abort"))
             runs.append(self._aborted(spec.run_id, "dequeued"))
         return runs
 
+    def _drop_steerings(self, run: Run) -> None:
+        steerings, run.steerings = run.steerings, []
+        for steering in steerings:
+            steering.drop()
+
     def _abort_one(self, run_id: str, reason: AbortReason, detail: str | None) -> list[dict[str, Any]]:
         if self.run is not None and self.run.run_id == run_id:
+            self._drop_steerings(self.run)
             return [self._aborted(run_id, self.run.abort(reason, detail))]
         if self._dequeue(run_id, _DEQUEUE.get(reason, "abort")):
             return [self._aborted(run_id, "dequeued")]
@@ -548,7 +599,9 @@ class Session:
         run, self.run = self.run, None
         if run is not None:
             run.lose()
-            self._forget(run.spec)
+            self._forget(run.spec, run.command_ids)
+            for steering in run.steerings:
+                steering.fail(store_unavailable())
         for spec in self.queue:
             self._forget(spec)
         self.queue.clear()
