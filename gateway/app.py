@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.auth import Authenticator
+    from gateway.engine.model import Model
     from gateway.stores.base import Store
 
 
@@ -105,7 +107,7 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
     if target is None:
         from gateway.engine.default import default_agent
 
-        return as_engine(default_agent())
+        return as_engine(default_agent(load_model(settings), abort_grace_s=settings.abort_grace))
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise BadSetting(f"{target!r} is not module:attribute")
@@ -124,6 +126,24 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
         raise BadSetting(f"{target} is no engine: {exc}") from exc
     except Exception as exc:
         raise BadSetting(f"importing {module_name} failed: {type(exc).__name__}: {exc}") from exc
+
+
+def load_model(settings: Settings) -> Model | None:
+    """Give the model of ``--model``: None for the offline one. Raises :exc:`BadSetting`."""
+    provider, _, name = settings.model.partition(":")
+    if settings.model == "scripted":
+        return None
+    if provider != "openai" or not name:
+        raise BadSetting(f"model: {settings.model!r} is none of scripted, openai:NAME")
+    base_url = settings.model_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+    try:
+        from gateway.engine.models.pydantic_ai import openai_compatible
+
+        return openai_compatible(name, base_url=base_url)
+    except ImportError:
+        raise BadSetting("model: providers need the extra: pip install 'agent-gateway[models]'") from None
+    except Exception as exc:
+        raise BadSetting(f"model: {exc}") from exc
 
 
 def _authenticator(settings: Settings) -> Authenticator:

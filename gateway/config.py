@@ -27,7 +27,15 @@ class Settings:
     """Bearer tokens, comma separated; none means no authentication."""
     origins: str = ""
     """Origins besides our own whose pages may connect, comma separated; ``*`` for any."""
+    hosts: str = ""
+    """Names that the ``Host`` header may have, comma separated; empty for any. ``gateway serve`` without a token on a
+    loopback address allows loopback names only, or any web page could reach it by pointing its own name there."""
+    anonymous: bool = False
+    """Serve another address than loopback although there is no token: everybody who reaches it is one principal."""
     model: str = "scripted"
+    """The default agent's model: ``scripted`` (offline), or ``openai:NAME`` with the extra ``models``."""
+    model_url: str | None = None
+    """An OpenAI-compatible endpoint (ends in ``/v1``); default: ``OPENAI_BASE_URL``, then OpenAI's own."""
     log_level: str = "info"
     disconnect_grace: float = 5.0
     abort_grace: float = 5.0

@@ -88,12 +88,13 @@ class Hub:
     async def drain(self, seconds: float) -> None:
         """Let live runs finish within ``seconds``, then abort them with reason ``shutdown`` and wait for the seals."""
         self.services.draining = True
-        live = self._live()
-        if live:
-            await asyncio.wait([asyncio.ensure_future(run.done.wait()) for run in live], timeout=seconds)
+        ends = [asyncio.create_task(run.done.wait()) for run in self._live()]
+        if ends:
+            await asyncio.wait(ends, timeout=seconds)
         for session in list(self.sessions.values()):
             session.abort("shutdown")
-        await asyncio.gather(*(run.done.wait() for run in self._live()))
+        if ends:
+            await asyncio.wait(ends)
         await self.writer.settled()
 
     async def stop(self) -> None:
@@ -215,6 +216,9 @@ class Hub:
     async def handle(self, caller: Caller, command: c.Command) -> None:
         """Carry out a command that may have to wait. Raises :exc:`CommandError`."""
         match command:
+            case c.Prompt(on_busy="steer") if self._busy(caller.principal, command.session_id):
+                # It may take until the agent's next safe point: later commands do not wait for it.
+                self._keep(asyncio.create_task(self._steer(caller, command)))
             case c.Prompt():
                 await self._once(caller, command, self._prompt)
             case c.Resume():
@@ -270,6 +274,20 @@ class Hub:
         finally:
             del self._in_flight[key]
             turn.set_result(None)
+
+    def _busy(self, principal: str, session_id: str | None) -> bool:
+        session = self.sessions.get((principal, session_id or ""))
+        return session is not None and session.run is not None
+
+    async def _steer(self, caller: Caller, command: c.Prompt) -> None:
+        try:
+            await self._once(caller, command, self._prompt)
+        except CommandError as exc:
+            caller.reply(frames.error(exc, command.id, command.session_id))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self.services.tasks.add(task)
+        task.add_done_callback(self.services.tasks.discard)
 
     async def _repeat(self, caller: Caller, row: CommandRow) -> None:
         session = await self.find(caller.principal, row.session_id)
@@ -329,7 +347,8 @@ class Hub:
     def _detach(self, caller: Caller, command: c.Detach) -> None:
         attached = caller.outbox is not None and caller.outbox.detach(command.session_id)
         session = self.sessions.get((caller.principal, command.session_id))
-        if not attached and (session is None or session not in caller.owned):
+        gives_up = command.run == "abort" and session in caller.owned
+        if not attached and not gives_up:
             raise CommandError("not_attached", f"this connection is not attached to {command.session_id}")
         caller.reply(frames.ack("detach", command.id, session_id=command.session_id))
         if command.run == "abort" and session is not None:
@@ -456,6 +475,7 @@ class Hub:
         self.watch(caller, on=False)
         if caller.outbox is not None:
             caller.outbox.clear()
+            caller.outbox = None  # a command still under way attaches nothing any more
         for session in list(caller.owned):
             session.disconnected(caller, on_purpose=on_purpose, grace_s=grace_s)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import re
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ import orjson
 from gateway.ids import new_id, now_ms
 from gateway.run import Run, RunSpec
 from gateway.seal import LOST, closing_events, open_turn
+from gateway.steering import Steering
 from gateway.stores.base import CommandRow, SessionRow
 from protocol import frames
 from protocol.codec import clean_text, encode, jsonable
@@ -40,6 +42,9 @@ logger = logging.getLogger(__name__)
 TITLE_CHARS = 80
 MAX_RESUMES = 2
 """How often the server resumes a lost prompt by itself (contract, "Crash, store failure, drain")."""
+
+_OWN_ID = re.compile(r"msg_[0-9a-f]{23}\Z")
+"""What our own message ids look like: a client that gives one repeats one it was given."""
 
 _DEQUEUE: dict[str, DequeueReason] = {"disconnect": "disconnect", "shutdown": "shutdown"}
 
@@ -174,10 +179,11 @@ class Session:
 
     def prompt(
         self, command: Prompt, caller: Caller, *, body: bytes, removed_at: int | None, latched: str | None
-    ) -> Committed:
-        """Start a run, or queue it. ``latched`` is the detail of an abort that came first (None: none came).
+    ) -> Committed | Steering:
+        """Start a run, queue the prompt, or give it to the live run.
 
-        ``removed_at`` is the position of ``command.replaces``. Raises :exc:`CommandError`.
+        ``latched`` is the detail of an abort that came before the prompt (None: none did). ``removed_at`` is the
+        position of ``command.replaces``. Raises :exc:`CommandError`.
         """
         self._check_usable()
         busy = self.run is not None
@@ -185,7 +191,8 @@ class Session:
             raise CommandError("session_busy", "replaces needs an idle session")
         if busy and command.on_busy == "reject":
             raise CommandError("session_busy", "a run is live in this session")
-        if busy and command.on_busy == "steer":
+        steers = busy and command.on_busy == "steer"
+        if steers and getattr(self._services.engine, "steer", None) is None:
             raise CommandError("unsupported", "this engine cannot be steered")
         if busy and len(self.queue) >= self._services.queue_limit:
             raise CommandError("queue_full", f"{len(self.queue)} prompts are waiting already")
@@ -205,6 +212,8 @@ class Session:
         self._own(caller)
         if not busy:
             return self._accept(command, caller, body, spec, None, removed_at=removed_at, latched=latched)
+        if steers and self.run is not None and self.run.reason is None and latched is None:
+            return self._steer(command, caller, body, spec, self.run)
         position = self._enqueue(spec, first=command.on_busy == "interrupt")
         effect = self._accept(command, caller, body, spec, position)
         if latched is not None:
@@ -267,20 +276,55 @@ class Session:
         ack = frames.ack(command.type, command.id, session_id=self.session_id, run_id=spec.run_id, queued=position)
         if command.id is not None:
             self._services.commands[self.principal, command.id] = (self, spec.run_id)
+        if run is not None and latched is not None:
+            run.abort("user", latched or None)
+        return self._acknowledge(command, caller, body, ack, run.begin if run is not None else None)
+
+    def _acknowledge(
+        self,
+        command: Prompt | Resume,
+        caller: Caller,
+        body: bytes,
+        ack: frames.Frame,
+        begin: Callable[[], None] | None = None,
+    ) -> Committed:
+        """Store the command with what was appended for it; at the commit reply, attach, and ``begin``."""
+        if command.id is not None:
             row = CommandRow(self.principal, command.id, self.session_id, body, encode(ack), now_ms())
             self.log.remember(row)
 
         def then() -> None:
             caller.reply(ack)
             self.ensure_attached(caller)
-            if run is not None:
-                run.begin()
+            if begin is not None:
+                begin()
 
         effect = Committed(then)
-        if run is not None and latched is not None:
-            run.abort("user", latched or None)
         self.log.after(effect)
         return effect
+
+    def _steer(self, command: Prompt, caller: Caller, body: bytes, spec: RunSpec, run: Run) -> Steering:
+        def place(run: Run) -> None:
+            for message in spec.messages:
+                self.message_count += 1
+                event = _with_command({"type": "message-added", "message": message}, spec)
+                self.log.append({**event, "run_id": run.run_id})
+            if command.id is not None:
+                self._services.commands[self.principal, command.id] = (self, run.run_id)
+                run.command_ids.append(command.id)
+            ack = frames.ack("prompt", command.id, session_id=self.session_id, run_id=run.run_id)
+            steering.follow(self._acknowledge(command, caller, body, ack).done)
+
+        def decline() -> None:
+            self._check_usable()
+            if self.run is not None and len(self.queue) >= self._services.queue_limit:
+                raise CommandError("queue_full", f"{len(self.queue)} prompts are waiting already")
+            position = None if self.run is None else self._enqueue(spec, first=False)
+            steering.follow(self._accept(command, caller, body, spec, position).done)
+
+        steering = Steering(spec, place, decline)
+        run.offer(steering)
+        return steering
 
     def ensure_attached(self, caller: Caller) -> None:
         """Attach a prompt's connection as owner, at the head of this moment, unless it is one already."""
@@ -324,9 +368,10 @@ class Session:
         )
         messages: list[UserMessage] = []
         for id_, parts, metadata in contents:
-            if id_ is None or id_ in self.seen or self.log.archive.position(id_) is not None:
+            if id_ is None or id_ in self.seen or _OWN_ID.match(id_) or self.log.archive.position(id_) is not None:
                 id_ = new_id("msg")
-            self.seen.add(id_)
+            else:
+                self.seen.add(id_)
             message: UserMessage = {"id": id_, "role": "user", "parts": parts, "created_at": now_ms()}
             metadata = metadata if metadata is not None else command.metadata
             if metadata is not None:
@@ -354,14 +399,15 @@ class Session:
                 return True
         return False
 
-    def _forget(self, spec: RunSpec) -> None:
+    def _forget(self, spec: RunSpec, steered: Sequence[str] = ()) -> None:
         self._recent.append(spec.run_id)
-        if spec.command_id is not None:
-            self._services.commands.pop((self.principal, spec.command_id), None)
+        for command_id in (spec.command_id, *steered):
+            if command_id is not None:
+                self._services.commands.pop((self.principal, command_id), None)
 
     def run_finished(self, run: Run) -> None:
         """Take the next prompt from the queue; see :class:`~gateway.run.RunHost`."""
-        self._forget(run.spec)
+        self._forget(run.spec, run.command_ids)
         if self.run is not run:
             return
         self.run = None
@@ -373,6 +419,8 @@ class Session:
             self._interrupts -= self._interrupts > 0
             following = self._start(spec)
             self.log.after(Committed(following.begin))
+        for steering in run.steerings:
+            steering.decline()
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Own a run's task; see :class:`~gateway.run.RunHost`."""
@@ -383,10 +431,13 @@ class Session:
         """Give the whole history with the run's own new messages last; see :class:`~gateway.run.RunHost`."""
         archive = self.log.archive
         own = {message["id"] for message in spec.messages}
-        newer = list(archive.fold.messages)  # before the wait: a compaction may let go of some meanwhile
-        older = await self._services.store.messages(self.log.sid, 0, archive.window)
+        while True:
+            window = archive.window
+            older = await self._services.store.messages(self.log.sid, 0, window)
+            if archive.window == window:  # else messages left memory for the store while it was being read
+                break
         messages: list[Any] = [orjson.loads(data) for data in older]
-        for message in copy.deepcopy(newer):
+        for message in copy.deepcopy(archive.fold.messages):
             if message["id"] not in own and message.get("run_id") != spec.run_id:
                 messages.append(message)
         return messages + copy.deepcopy(spec.messages)
@@ -401,14 +452,21 @@ class Session:
             return self._abort_one(run_id, reason, detail)
         runs = []
         if self.run is not None:
+            self._drop_steerings(self.run)
             runs.append(self._aborted(self.run.run_id, self.run.abort(reason, detail)))
         for spec in list(self.queue):
             self._dequeue(spec.run_id, _DEQUEUE.get(reason, "abort"))
             runs.append(self._aborted(spec.run_id, "dequeued"))
         return runs
 
+    def _drop_steerings(self, run: Run) -> None:
+        steerings, run.steerings = run.steerings, []
+        for steering in steerings:
+            steering.drop()
+
     def _abort_one(self, run_id: str, reason: AbortReason, detail: str | None) -> list[dict[str, Any]]:
         if self.run is not None and self.run.run_id == run_id:
+            self._drop_steerings(self.run)
             return [self._aborted(run_id, self.run.abort(reason, detail))]
         if self._dequeue(run_id, _DEQUEUE.get(reason, "abort")):
             return [self._aborted(run_id, "dequeued")]
@@ -544,7 +602,9 @@ class Session:
         run, self.run = self.run, None
         if run is not None:
             run.lose()
-            self._forget(run.spec)
+            self._forget(run.spec, run.command_ids)
+            for steering in run.steerings:
+                steering.fail(store_unavailable())
         for spec in self.queue:
             self._forget(spec)
         self.queue.clear()

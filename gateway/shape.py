@@ -40,6 +40,8 @@ class Shaper:
 
     def __init__(self, message_id: str, seen: set[str]) -> None:
         self.turn = OpenTurn(message_id)
+        self.steering: set[str] = set()
+        """Ids of messages that the engine was offered and may announce with ``message-added``."""
         self.more_messages = 0
         """Assistant messages beyond the one that the run's start brought."""
         self._seen = seen
@@ -161,6 +163,25 @@ class Shaper:
         if self._finish is not None:
             self._finish_message(out)
             self._start_message(None, out)
+
+    def steer(self) -> list[Event]:
+        """The run takes new user messages here: end the message, leave a mark for them, begin the next message."""
+        out: list[Event] = []
+        if self._finish is None:
+            self._finish = {"finish_reason": "steered"}
+        self._finish_message(out)
+        out.append({"type": "message-added"})
+        self._start_message(None, out)
+        self._fresh = True  # an engine that announces the next message means this one
+        return out
+
+    def _message_added(self, event: Event, out: list[Event]) -> None:
+        message = event.get("message")
+        id_ = message.get("id") if isinstance(message, dict) else None
+        if isinstance(id_, str) and id_ in self.steering:
+            out.extend(
+                {**shaped, "id": id_} if shaped["type"] == "message-added" else shaped for shaped in self.steer()
+            )
 
     def _message_finish(self, event: Event, out: list[Event]) -> None:
         if self._finish is None:
@@ -538,6 +559,7 @@ def _line(value: Any) -> str | None:
 _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
     "message-start": Shaper._message_start,
     "message-finish": Shaper._message_finish,
+    "message-added": Shaper._message_added,
     "step-start": Shaper._step_start,
     "step-finish": Shaper._step_finish,
     "text-start": Shaper._part_start,
@@ -558,8 +580,8 @@ _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
     "run-finish": Shaper._engine_run_finish,
 }
 
-_KEEPS_MESSAGE = frozenset({"message-start", "message-finish", "run-finish", "custom"})
+_KEEPS_MESSAGE = frozenset({"message-start", "message-added", "message-finish", "run-finish", "custom"})
 """Types that do not need an open message."""
 
-_IGNORED = frozenset({"run-start", "message-added", "abort-requested", "queued", "dequeued", "messages-removed"})
+_IGNORED = frozenset({"run-start", "abort-requested", "queued", "dequeued", "messages-removed"})
 """Types that are the session's to say; an engine that says them too does no harm."""

@@ -47,20 +47,6 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     }
 
 
-def document() -> bytes:
-    """Give one JSON Schema: all types in ``$defs``, the unions ``Command``, ``ServerFrame``, ``Event``, ``Message``.
-
-    What ``gateway schema`` prints.
-    """
-    unions = {"commands": "Command", "frames": "ServerFrame", "events": "Event", "messages": "Message"}
-    roots, shared = TypeAdapter.json_schemas(
-        [(unions[name], "validation", adapter) for name, (_, adapter) in _GROUPS.items()],
-    )
-    definitions = {name: roots[(name, "validation")] for name in unions.values()} | shared["$defs"]
-    whole = {"$schema": DIALECT, "title": SUBPROTOCOL, "$defs": definitions}
-    return (json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
 def asyncapi() -> dict[str, Any]:
     """Give the AsyncAPI 3 document: one channel, what the gateway receives and what it sends."""
     _, shared = TypeAdapter.json_schemas(

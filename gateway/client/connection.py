@@ -255,13 +255,12 @@ class Gateway:
 
     async def _replace(self, old: ClientConnection, wait: float) -> None:
         """Open the next socket while the old one still serves, then leave the old one."""
-        backoff = Backoff()
         while True:
-            await self._sleep(wait)
+            await self._sleep(self._backoff.next(wait))  # with jitter: everybody was told the same moment
             try:
                 fresh = await self._open()
             except (OSError, InvalidHandshake) as exc:
-                wait = backoff.next(_retry_after(exc))
+                wait = _retry_after(exc)
                 continue
             # From here on the old socket's events do not count: the new one starts where they end.
             self._socket, self._ready = fresh, False

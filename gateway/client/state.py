@@ -247,8 +247,8 @@ class ClientState:
             if not self._welcomed:
                 self.refusal = frame
             return []
-        waited = session.waiting is not None and session.waiting in (HELLO, frame.get("id"))
-        if waited:
+        # The attaches of a hello are answered without an id, as the hello has none.
+        if session.waiting is not None and session.waiting == frame.get("id", HELLO):
             prompts = any(
                 command["type"] == "prompt" and command.get("session_id") == session.id
                 for command in self._pending.values()

@@ -6,7 +6,7 @@ import asyncio
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -14,6 +14,9 @@ from gateway.engine.agent import Agent
 from gateway.engine.errors import ToolError
 from gateway.engine.models.scripted import ScriptedModel
 from gateway.engine.tools import Tool, ToolContext, tool
+
+if TYPE_CHECKING:
+    from gateway.engine.model import Model
 
 SYSTEM_PROMPT = "You are the demonstration agent of a realtime gateway. Be brief, friendly and honest about it."
 
@@ -60,10 +63,13 @@ def list_dir_tool(root: Path) -> Tool:
     return list_dir
 
 
-def default_agent(*, abort_grace_s: float = 5.0) -> Agent:
-    """Build the demonstration agent; ``GATEWAY_SCRIPTED_PACE`` sets its pace in seconds per word."""
+def default_agent(model: Model | None = None, *, abort_grace_s: float = 5.0) -> Agent:
+    """Build the demonstration agent, on the offline model unless another is given.
+
+    ``GATEWAY_SCRIPTED_PACE`` sets the offline model's pace in seconds per word.
+    """
     return Agent(
-        ScriptedModel(),
+        model if model is not None else ScriptedModel(),
         tools=[count_tool(), time_tool, list_dir_tool(Path.cwd())],
         system_prompt=SYSTEM_PROMPT,
         abort_grace_s=abort_grace_s,

@@ -23,16 +23,13 @@ async def endpoint(ws: WebSocket) -> None:
         messages = [{"role": "user", "parts": [{"type": "text", "text": text}]}]
         async for event in flat_out(abort=asyncio.Event(), mode="prompt", session_id=name, messages=messages):
             await ws.send_text(orjson.dumps(event).decode())
-            if not name.endswith("only"):
-                await asyncio.sleep(0)  # fifty sessions take turns, as fifty real agents would
         await ws.send_text('{"type":"run-finish"}')
 
     try:
         while True:
             command: dict[str, Any] = orjson.loads(await ws.receive_text())
             count = command.get("sessions", 1)
-            names = [f"s{i}" for i in range(count)] if count > 1 else ["only"]
-            await asyncio.gather(*(run(name, command["text"]) for name in names))
+            await asyncio.gather(*(run(f"s{number}", command["text"]) for number in range(count)))
     except WebSocketDisconnect:
         return
 

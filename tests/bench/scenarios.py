@@ -93,8 +93,8 @@ async def throughput(size: Size) -> list[Row]:
             bare=lambda: _bare_rate(bare, 1, size.events),
             batch=lambda: _gateway_rate(port, 1, size.events, batch=True),
             plain=lambda: _gateway_rate(port, 1, size.events, batch=False),
-            bare50=lambda: _bare_rate(bare, 50, size.events),
-            batch50=lambda: _gateway_rate(port, 50, size.events, batch=True),
+            bare50=lambda: _bare_rate(bare, 50, 2 * size.events),
+            batch50=lambda: _gateway_rate(port, 50, 2 * size.events, batch=True),
         )
     one = f"{rates['batch']:,.0f} of {rates['bare']:,.0f} engine events/s"
     plain = f"{rates['plain']:,.0f} of {rates['bare']:,.0f} engine events/s"

@@ -244,6 +244,37 @@ async def test_asks_for_approval(scripted: ScriptedServer, typist: Typist) -> No
     assert await done(task) == 0
 
 
+async def test_asks_one_question_at_a_time(scripted: ScriptedServer, typist: Typist) -> None:
+    task, server = await talk(scripted, typist)
+    typist.type("Delete both")
+    prompt = await server.take("prompt")
+    # All at once: the questions stand before the first of them is read.
+    calls = [{"call_id": name, "tool": "delete", "input": name} for name in ("one", "two")]
+    frames: list[Frame] = [
+        {"type": "run-start", "mode": "prompt"},
+        {"type": "message-start", "message_id": "m", "role": "assistant"},
+        *({"type": "tool-call", "message_id": "m", "part_id": "p-" + call["call_id"], **call} for call in calls),
+        *({"type": "approval-request", "request_id": "q-" + call["call_id"], **call} for call in calls),
+    ]
+    envelope = {"session_id": server.session_id, "run_id": "r", "time": 1}
+    await server.wire.send(
+        {"type": "ack", "id": prompt["id"], "command": "prompt", "session_id": server.session_id, "run_id": "r"},
+        server.attached("live", "idle"),
+        *(envelope | frame | {"seq": seq} for seq, frame in enumerate(frames, 1)),
+    )
+    server.seq = len(frames)
+    for name, answer, decision in (("one", "y", "allow"), ("two", "n", "deny")):
+        await typist.sees(f"allow delete({name})? y/n")
+        typist.type(answer)
+        respond = await server.take("respond")
+        assert (respond["request_id"], respond["decision"]) == (f"q-{name}", decision)
+        await server.ack(respond)
+        await server.event("approval-resolved", request_id=f"q-{name}", decision=decision)
+    await server.finish()
+    typist.type("/quit")
+    assert await done(task) == 0
+
+
 async def test_shows_that_the_connection_is_lost_and_goes_on(scripted: ScriptedServer, typist: Typist) -> None:
     task, server = await talk(scripted, typist)
     typist.type("Tell a story")
@@ -307,6 +338,22 @@ async def test_continues_a_session_and_the_run_that_is_under_way(scripted: Scrip
     await typist.sees("Once upon")
     await server.finish()
     typist.type("/history", "/quit")
+    assert await done(task) == 0
+
+
+async def test_continues_a_session_that_waits_for_a_person(scripted: ScriptedServer, typist: Typist) -> None:
+    task, server = await talk(scripted, typist, "s")
+    attach = await server.take("attach")
+    server.seq = 7
+    request = {"request_id": "q", "call_id": "c", "tool": "delete", "input": "x"}
+    snapshot = {"type": "snapshot", "session_id": "s", "epoch": "e", "seq": 7, "status": "waiting", "run_id": "r"}
+    snapshot |= {"resumable": False, "messages": [], "has_more": False, "pending": [request], "queue": []}
+    await server.wire.send(server.attached("snapshot", "waiting", id=attach["id"]), snapshot)
+    await typist.sees("allow delete(x)? y/n")
+    await server.event("approval-resolved", request_id="q", decision="allow")  # by somebody else
+    await server.finish()
+    await typist.sees("› ")
+    typist.type("/quit")
     assert await done(task) == 0
 
 

@@ -186,6 +186,17 @@ def test_a_session_that_a_prompt_is_about_to_make_does_not() -> None:
     assert state.session("s").attached
 
 
+def test_another_commands_error_does_not_end_a_session_that_is_coming_back() -> None:
+    state = live()
+    state.command({"type": "history", "id": "h", "session_id": "s", "before": "gone"})
+    state.hello(None)
+    error = {"type": "error", "id": "h", "session_id": "s", "code": "message_not_found", "message": ""}
+    assert state.receive(error) == [Answered("h", error)]
+    assert state.session("s").ended is None
+    state.receive(attached(0))
+    assert state.session("s").attached
+
+
 def test_an_error_of_the_session_is_for_its_reader() -> None:
     state = live()
     error = {"type": "error", "session_id": "s", "code": "store_unavailable", "message": "", "retryable": True}

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 class Scripted:
-    """``count`` says ``1 2 3``; ``hold`` says ``Once`` and waits for the abort; ``ask`` asks before it deletes."""
+    """``count`` says ``1 2 3``; ``hold`` says ``Once`` and waits for the abort; ``ask`` asks before it deletes;
+    ``story`` takes a second.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[str, asyncio.Future[str]] = {}
@@ -38,6 +40,10 @@ class Scripted:
         elif wish == "resume":
             for text in (" upon", " a time"):
                 yield {"type": "text-delta", "text": text}
+        elif wish == "story":
+            for number in range(300):
+                yield {"type": "text-delta", "text": f"{number} "}
+                await asyncio.sleep(0.003)
         else:
             for text in ("1", " 2", " 3"):
                 yield {"type": "text-delta", "text": text}

@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.e2e.server import needs_server, running
+from tests.e2e.support import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,10 +62,14 @@ def filled(value: Any, names: dict[str, Any]) -> Any:
 
 @dataclass
 class Peer:
-    """One connection of a transcript; ``loose`` are frames that may come anywhere."""
+    """One connection of a transcript; ``loose`` are frames that may come anywhere.
+
+    The live list also tells of the sessions of other transcripts: only what ``text`` mentions counts.
+    """
 
     socket: ClientConnection
     names: dict[str, Any]
+    text: str
     loose: list[dict[str, Any]] = field(default_factory=list)
 
     async def send(self, body: str) -> None:
@@ -77,7 +81,8 @@ class Peer:
         async with asyncio.timeout(PATIENCE):
             while True:
                 frame: dict[str, Any] = json.loads(await self.socket.recv())
-                if frame != {"type": "pong"}:
+                stray = frame["type"] == "session-changed" and f'"{frame["session_id"]}"' not in self.text
+                if frame != {"type": "pong"} and not stray:
                     return frame
 
     def fits(self, pattern: dict[str, Any], frame: dict[str, Any]) -> bool:
@@ -124,11 +129,14 @@ class Peer:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running("tests.e2e.scripted:engine", tmp_path_factory.mktemp("document")) as server:
-        yield server.url
+    server = Server(tmp_path_factory.mktemp("document"), "scripted:engine")
+    try:
+        server.start()
+        yield f"ws://127.0.0.1:{server.port}/ws"
+    finally:
+        server.close()
 
 
-@needs_server
 @pytest.mark.parametrize("lines", list(transcripts()))
 async def test_transcript(lines: list[str], url: str) -> None:
     names: dict[str, Any] = {}
@@ -139,7 +147,7 @@ async def test_transcript(lines: list[str], url: str) -> None:
             assert step is not None, line
             who = step["who"] or ""
             if who not in peers:
-                peers[who] = Peer(await connect(url), names)
+                peers[who] = Peer(await connect(url), names, "\n".join(lines))
             peer = peers[who]
             for _ in range(int(step["times"] or 1)):
                 match step["arrow"]:

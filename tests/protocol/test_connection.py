@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.commands import Abort, Hello, Ping, Watch
-from protocol.connection import MAX_BAD_FRAMES, MAX_RATE_ERRORS, Close, Connection, ConnectionLimits, Handle, Reply
+from protocol.connection import (
+    HEARTBEAT_SHARE,
+    MAX_BAD_FRAMES,
+    MAX_RATE_ERRORS,
+    Close,
+    Connection,
+    ConnectionLimits,
+    Handle,
+    Reply,
+)
 from protocol.errors import CloseCode
 
 PING = '{"type":"ping"}'
@@ -197,10 +206,15 @@ def test_a_command_that_gets_through_starts_that_count_again() -> None:
 
 def test_sends_a_pong_where_nothing_else_went_out() -> None:
     fresh = greeted(heartbeat_s=10)
-    assert fresh.tick(8.9) == []
-    assert fresh.tick(9.0) == [Reply({"type": "pong"})]
-    fresh.sent(9.0)
-    assert fresh.tick(10.0) == []
+    due = 10 * HEARTBEAT_SHARE
+    assert fresh.tick(due - 0.1) == []
+    assert fresh.tick(due) == [Reply({"type": "pong"})]
+    fresh.sent(due)
+    assert fresh.tick(due + 0.1) == []
+
+
+def test_speaks_well_before_a_heartbeat_is_over() -> None:
+    assert 0.3 <= HEARTBEAT_SHARE < 0.95
 
 
 def test_sends_no_heartbeat_before_the_welcome() -> None:

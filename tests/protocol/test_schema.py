@@ -151,13 +151,3 @@ def test_the_asyncapi_document_has_every_command_with_its_reply() -> None:
         "Watch": "Ack",
         "Ping": "Pong",
     }
-
-
-def test_the_whole_contract_is_one_schema_too() -> None:
-    whole = json.loads(schema.document())
-    Draft202012Validator.check_schema(whole)
-    for reference in _references(whole):
-        assert reference.removeprefix("#/$defs/") in whole["$defs"]
-    command = Draft202012Validator({**whole, "$ref": "#/$defs/Command"})
-    assert command.is_valid({"type": "ping"})
-    assert not command.is_valid({"type": "dance"})

@@ -1,36 +1,22 @@
-"""``gateway chat``: a conversation in the terminal.
-
-Everything on the screen is drawn from the session's transcript, so that a reconnect needs no code of its own here.
-"""
+"""The conversation: prompts, answers, Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import select
 import signal
-import sys
-from contextlib import aclosing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any
 
-import orjson
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.markdown import Markdown
-from rich.segment import Segment
 from rich.text import Text
 
+from gateway.chat.drawing import View, draw_message, short
+from gateway.chat.terminal import Input, Stdin, quiet
 from gateway.client import CommandError, GatewayError, connect
 
-try:
-    import termios
-except ImportError:  # Windows
-    termios = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
-    from rich.console import ConsoleOptions, RenderableType, RenderResult
+    from collections.abc import Coroutine
 
     from gateway.client import Gateway, Session
 
@@ -41,96 +27,7 @@ HELP = """/resume   continue an answer that was stopped
 Ctrl-C    stop the answer; once more to leave without waiting"""
 
 REFRESH_S = 0.08
-
-
-class Input(Protocol):
-    """Where lines come from."""
-
-    async def __call__(self) -> str | None:
-        """Give the next line, without its end; None at the end of the input."""
-
-
-class Stdin:
-    """Lines of standard input, read by the event loop: no thread is left blocking when the program ends.
-
-    ``unseen`` is told of each line that was typed before anybody asked, while the terminal did not echo.
-    """
-
-    def __init__(self, fd: int | None = None, unseen: Callable[[str], None] | None = None) -> None:
-        self._fd = sys.stdin.fileno() if fd is None else fd
-        self._unseen = unseen if os.isatty(self._fd) else None
-        self._held = b""
-        self._ended = False
-
-    async def __call__(self) -> str | None:
-        """Give the next line."""
-        ahead = self._unseen is not None and bool(self._held or select.select([self._fd], [], [], 0)[0])
-        while b"\n" not in self._held and not self._ended:
-            await self._readable()
-            data = os.read(self._fd, 65536)
-            self._held += data
-            self._ended = not data
-        line, end, self._held = self._held.partition(b"\n")
-        if not line and not end:
-            return None
-        text = line.decode("utf-8", "replace").rstrip("\r")
-        if ahead and self._unseen is not None:
-            self._unseen(text)
-        return text
-
-    async def _readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = asyncio.Event()
-        try:
-            loop.add_reader(self._fd, ready.set)
-        except PermissionError:
-            return  # a plain file: always readable
-        try:
-            await ready.wait()
-        finally:
-            loop.remove_reader(self._fd)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Do not echo what is typed while an answer is drawn: it would tear the picture."""
-    try:
-        fd = sys.stdin.fileno()
-    except (OSError, ValueError):
-        fd = -1
-    if termios is None or fd < 0 or not os.isatty(fd):
-        yield
-        return
-    before = termios.tcgetattr(fd)
-    silent = list(before)
-    silent[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSADRAIN, silent)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
-class _View:
-    """One run as it stands: its messages, and a footer while it lives."""
-
-    def __init__(self, session: Session, run_id: str) -> None:
-        self.note = ""
-        self.link = ""
-        self.live = True
-        self._session = session
-        self._run_id = run_id
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        drawn = list(_messages(self._session, self._run_id))
-        if self.live:
-            drawn.append(Text(self.link + self.note or "…", style="dim"))
-        lines = console.render_lines(Group(*drawn), options, pad=False)
-        if self.live:
-            lines = lines[-max(console.height - 2, 1) :]  # the end is what grows
-        for line in lines:
-            yield from line
-            yield Segment.line()
+"""How often a growing answer is drawn, in seconds."""
 
 
 class _Chat:
@@ -139,12 +36,13 @@ class _Chat:
         self._session = session
         self._console = console
         self._read = read
-        self._view: _View | None = None
+        self._view: View | None = None
         self._dirty = asyncio.Event()
         self._interrupts = 0
         self._prompting: asyncio.Task[str | None] | None = None
         self._working: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._asking: tuple[str, asyncio.Task[None]] | None = None
 
     async def run(self) -> int:
         """Converse until the person leaves; gives the exit code."""
@@ -220,7 +118,7 @@ class _Chat:
         run_id = state.run_id
         for message in state.messages:
             if run_id is None or message.get("run_id") != run_id:
-                self._console.print(_message(message))
+                self._console.print(draw_message(message))
         if run_id is not None:
             await self._show(run_id)
         elif state.resumable:
@@ -265,9 +163,9 @@ class _Chat:
             self.say(f"{exc.code}: {exc.message}", "red")
 
     async def _show(self, run_id: str) -> None:
-        view = self._view = _View(self._session, run_id)
+        view = self._view = View(self._session, run_id)
         try:
-            with _quiet(), Live(view, console=self._console, auto_refresh=False, redirect_stdout=False) as live:
+            with quiet(), Live(view, console=self._console, auto_refresh=False, redirect_stdout=False) as live:
                 try:
                     status = await self._follow(run_id, view, live)
                 finally:
@@ -281,22 +179,16 @@ class _Chat:
         elif status == "failed":
             self.say("failed; /resume tries to continue", "red")
 
-    async def _follow(self, run_id: str, view: _View, live: Live) -> str:
-        approving: asyncio.Task[None] | None = None
+    async def _follow(self, run_id: str, view: View, live: Live) -> str:
         status = ""
         try:
             async with asyncio.TaskGroup() as self._group, aclosing(self._session.events(until=run_id)) as events:
                 drawing = self._group.create_task(self._draw(live))
-                for request in self._session.state.pending:
-                    approving = self._group.create_task(self._approve(request))
+                self._question(self._group, view)
                 async for event in events:
                     self._dirty.set()
+                    self._question(self._group, view)
                     match event["type"]:
-                        case "approval-request":
-                            approving = self._group.create_task(self._approve(event))
-                        case "approval-resolved" if approving is not None:
-                            approving.cancel()
-                            view.note = ""
                         case "abort-requested" if event["run_id"] == run_id:
                             view.note = "stopping…"
                         case "run-finish" if event["run_id"] == run_id:
@@ -304,13 +196,22 @@ class _Chat:
                         case "error":
                             view.note = event["message"]
                 drawing.cancel()
-                if approving is not None:
-                    approving.cancel()
+                if self._asking is not None:
+                    self._asking[1].cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self._group = None
+            self._group = self._asking = None
         return status
+
+    def _question(self, group: asyncio.TaskGroup, view: View) -> None:
+        """Ask for the oldest open approval, one at a time; take a question back that somebody else has answered."""
+        pending = self._session.state.pending
+        if self._asking is not None and (not pending or pending[0]["request_id"] != self._asking[0]):
+            self._asking[1].cancel()
+            self._asking, view.note = None, ""
+        if self._asking is None and pending:
+            self._asking = pending[0]["request_id"], group.create_task(self._approve(pending[0]))
 
     async def _draw(self, live: Live) -> None:
         while True:
@@ -320,7 +221,7 @@ class _Chat:
             self._dirty.clear()
 
     async def _approve(self, request: dict[str, Any]) -> None:
-        question = f"allow {request['tool']}({_short(request['input'])})? y/n"
+        question = f"allow {request['tool']}({short(request['input'])})? y/n"
         self._note(question)
         while (line := await self._read()) is not None:
             if line.strip().lower() in ("y", "yes", "n", "no"):
@@ -342,68 +243,16 @@ class _Chat:
         if state.has_more:
             page = await self._session.history()
             for message in page["messages"]:
-                self._console.print(_message(message))
+                self._console.print(draw_message(message))
         if not state.messages:
             self.say("nothing was said yet")
         for message in state.messages:
-            self._console.print(_message(message))
+            self._console.print(draw_message(message))
 
     def _note(self, text: str) -> None:
         if self._view is not None:
             self._view.note = text
             self._dirty.set()
-
-
-def _messages(session: Session, run_id: str) -> Iterator[RenderableType]:
-    for message in session.state.messages:
-        if message.get("run_id") == run_id:
-            yield _message(message)
-
-
-def _message(message: dict[str, Any]) -> RenderableType:
-    if message["role"] == "user":
-        said = "\n".join(part.get("text", f"[{part['type']}]") for part in message["parts"])
-        return Text(f"› {said}", style="bold")
-    drawn = [_part(part) for part in message["parts"]]
-    error = message["error"]
-    if error is not None and error["reason"] not in ("AbortError", "InterruptedError"):
-        drawn.append(Text(f"{error['reason']}: {error['message']}", style="red"))
-    return Group(*drawn)
-
-
-def _part(part: dict[str, Any]) -> RenderableType:
-    match part["type"]:
-        case "text":
-            return Markdown(part["text"])
-        case "reasoning":
-            return Text(part["text"], style="dim italic")
-        case "tool":
-            return _tool(part)
-        case kind:
-            return Text(f"[{part.get('name') or kind}]", style="dim")
-
-
-def _tool(part: dict[str, Any]) -> Text:
-    text = Text("⚙ ", style="cyan")
-    text.append(part["tool"], style="bold")
-    text.append(f"({_short(part['input']) if 'input' in part else part.get('raw_input', '')}) ")
-    match part["state"]:
-        case "output-available":
-            text.append(f"→ {_short(part['output'])}", style="green")
-        case "output-error":
-            style = "yellow" if part["interrupted"] else "red"
-            text.append(f"✗ {part['outcome']}: {part['error']}", style=style)
-        case "running":
-            progress = f" {_short(part['progress'])}" if "progress" in part else ""
-            text.append(f"running{progress}…", style="dim")
-        case state:
-            text.append(state.replace("-", " "), style="dim")
-    return text
-
-
-def _short(value: Any, limit: int = 200) -> str:
-    text = value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 async def chat(
