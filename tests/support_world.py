@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.auth import Anonymous
 from gateway.config import Settings
 from gateway.endpoint import Endpoint
+from gateway.engine.port import current_run
 from gateway.hub import Hub
 from gateway.outbox import REPLY_BYTES
 from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES, decode_message, encode
@@ -102,7 +103,9 @@ class Puppets:
     async def stream(
         self, *, abort: asyncio.Event, mode: str, session_id: str, messages: Sequence[Any]
     ) -> AsyncIterator[Event]:
-        script = Script(session_id, abort, self.temper)
+        context = current_run()
+        assert context is not None
+        script = Script(context.run_id, abort, self.temper)
         self.live.append(script)
         try:
             while (item := await script.next()) is not None:
@@ -118,6 +121,10 @@ class Puppets:
 
     async def respond(self, **answer: Any) -> bool:
         return True
+
+    async def steer(self, *, session_id: str, run_id: str, messages: Sequence[Any]) -> bool:
+        """Obedient engines take it; the deaf say no."""
+        return any(script.run == run_id and script.temper == "obeys" for script in self.live)
 
 
 class Socket:

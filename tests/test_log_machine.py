@@ -9,19 +9,23 @@ exactly the server's transcript.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gateway.stores.sql import SqliteStore
 from tests.e2e.support import check_log
 from tests.support_loop import fake_loop
 from tests.support_store import MemoryStore
-from tests.support_world import SETTINGS, Client, End, World
+from tests.support_world import Client, End, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gateway.stores.base import Store
 
@@ -72,15 +76,15 @@ _picks = st.integers(0, 10)
 class LogMachine(RuleBasedStateMachine):
     """What may happen to two sessions, three clients, one store and one process."""
 
-    disk: ClassVar[Callable[[], Callable[[], Store]]]
+    disk: ClassVar[Callable[[], AbstractContextManager[Callable[[], Store]]]]
     """Makes one database, and says how to open it again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._fake = fake_loop()
-        self.world = World(self._fake.__enter__(), type(self).disk())
+        self._resources = ExitStack()
+        disk = self._resources.enter_context(type(self).disk())
+        self.world = World(self._resources.enter_context(fake_loop()), disk)
         self.requested: set[str] = set()  # runs whose abort was acknowledged as requested
-        self.finished_before: dict[str, int] = {}
 
     # -- clients
 
@@ -310,7 +314,7 @@ class LogMachine(RuleBasedStateMachine):
                 self.world.loop.kill_tasks()
                 self.world.loop.run(self.world.store.inner.close())
             finally:
-                self._fake.__exit__(None, None, None)
+                self._resources.close()
 
     def settle_everything(self) -> None:
         world = self.world
@@ -376,9 +380,16 @@ class LogMachine(RuleBasedStateMachine):
                 assert getattr(held, name) == getattr(truth, name), f"invariant 5: the same transcript: {name}"
 
 
-def _memory() -> Callable[[], Store]:
+@contextmanager
+def _memory() -> Iterator[Callable[[], Store]]:
     store = MemoryStore()
-    return lambda: store
+    yield lambda: store
+
+
+@contextmanager
+def _sqlite() -> Iterator[Callable[[], Store]]:
+    with TemporaryDirectory(prefix="gateway-machine-") as folder:
+        yield lambda: SqliteStore(str(Path(folder) / "g.db"))
 
 
 class InMemory(LogMachine):
@@ -387,8 +398,19 @@ class InMemory(LogMachine):
     disk = staticmethod(_memory)
 
 
+class OnSqlite(LogMachine):
+    """The same on a file."""
+
+    disk = staticmethod(_sqlite)
+
+
+def _profile(examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
-assert SETTINGS.retain_s < 100.0  # the longest time that passes at once
+TestInMemory.settings = _profile(80, 50)
+TestOnSqlite = OnSqlite.TestCase
+TestOnSqlite.settings = _profile(10, 30)
