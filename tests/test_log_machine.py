@@ -33,7 +33,7 @@ SESSIONS = ("s1", "s2")
 
 _parts = st.sampled_from([None, "p1", "p2"])
 _calls = st.sampled_from([None, "c1", "c2"])
-_texts = st.text("ab\"\\é\u2028😀", min_size=1, max_size=6) | st.just("x" * 300)
+_texts = st.text('ab"\\é\u2028😀', min_size=1, max_size=6) | st.just("x" * 300)
 _data = st.none() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)
 
 
@@ -178,8 +178,8 @@ class LogMachine(RuleBasedStateMachine):
         if client.socket is None:
             return
         self.world.puppets.temper = temper
-        frame = {"type": "prompt", "session_id": session, "text": "go on", "on_busy": busy, "on_disconnect": left}
-        frame |= {"on_lost": lost}
+        frame: dict[str, Any] = {"type": "prompt", "session_id": session, "text": "go on", "on_lost": lost}
+        frame |= {"on_busy": busy, "on_disconnect": left}
         if deadline is not None:
             frame["deadline_s"] = deadline
         client.once(frame)
@@ -372,7 +372,9 @@ class LogMachine(RuleBasedStateMachine):
         for client in world.clients:
             held = client.held.get(session_id)
             assert held is not None, f"{client.name} is attached to {session_id}: {client.answers}"
-            assert (held.epoch, held.seq) == (session.log.epoch, session.log.head), "invariant 5: a client is at the head"
+            assert (held.epoch, held.seq) == (session.log.epoch, session.log.head), (
+                "invariant 5: a client is at the head"
+            )
             count = len(held.messages)
             assert held.messages == truth.messages[len(truth.messages) - count :], "invariant 5: the same transcript"
             assert held.has_more or count == len(truth.messages), "invariant 5: the whole transcript"
