@@ -13,11 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gateway import archive, hub
 from gateway.stores.sql import SqliteStore
 from tests.e2e.support import check_log
 from tests.support_loop import fake_loop
@@ -82,6 +84,8 @@ class LogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._resources = ExitStack()
+        for module in (archive, hub):  # so that sessions outgrow the memory within a machine's life
+            self._resources.enter_context(patch.object(module, "SNAPSHOT_MESSAGES", 4))
         disk = self._resources.enter_context(type(self).disk())
         self.world = World(self._resources.enter_context(fake_loop()), disk)
         self.requested: set[str] = set()  # runs whose abort was acknowledged as requested
@@ -237,6 +241,28 @@ class LogMachine(RuleBasedStateMachine):
         live = self.world.puppets.live
         item = {"end": End(), "error": RuntimeError("the model is down"), "no event": "no event"}[how]
         live[pick % len(live)].push(item)
+
+    @precondition(lambda self: self.world.puppets.live)
+    @rule(
+        pick=_picks,
+        before=st.lists(EVENTS, max_size=4),
+        after=st.lists(EVENTS, min_size=1, max_size=4),
+        temper=st.sampled_from(["deaf", "stubborn", "obeys"]),
+    )
+    def engine_goes_on_after_an_abort(self, pick: int, before: list[Any], after: list[Any], temper: str) -> None:
+        script = self.world.puppets.live[pick % len(self.world.puppets.live)]
+        script.temper = temper
+        for event in before:
+            script.push(event)
+        self.world.sync()
+        for client in self.connected():
+            client.send({"type": "abort", "id": client.new_id(), "run_id": script.run})
+        for event in after:
+            script.push(event)
+
+    @rule(seconds=st.sampled_from([31.0, 62.0]))
+    def the_log_is_compacted(self, seconds: float) -> None:
+        self.world.loop.advance(seconds)
 
     # -- the store, time, the plug
 
@@ -413,6 +439,6 @@ def _profile(examples: int, steps: int) -> settings:
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = _profile(80, 50)
+TestInMemory.settings = _profile(120, 50)
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = _profile(10, 30)
