@@ -230,7 +230,7 @@ class Client:
         self.send({"type": "hello", "batch": batch})
         for session_id in list(self.roles):
             self.attach(session_id)
-        for id_, command in self.unanswered.items():
+        for command in self.unanswered.values():
             self.send(command)
 
     def drop(self, code: int) -> None:
@@ -391,7 +391,7 @@ class World:
         self.store = FaultyStore(self._disk(), self.ledger)
         self.loop.busy = lambda: self.store.outstanding > 0
         self.puppets = Puppets()
-        self.hub = Hub(self.puppets, self.store, self.settings)  # type: ignore[arg-type]
+        self.hub = Hub(self.puppets, self.store, self.settings)
         self.endpoint = Endpoint(self.hub, Anonymous(), self.settings)
         self.loop.run(self.hub.start())
         self.loop.run(_call(self.endpoint.start))
@@ -442,7 +442,7 @@ class World:
 
     def check_events(self, frame: Frame) -> None:
         session_id, last = frame["session_id"], frame["seq"]
-        first = frame.get("from", last)
+        first = int(frame.get("from", last))
         self.check_durable(session_id, last)
         covered = self.ledger.events[session_id][first - 1 : last]
         if first == last:
@@ -484,7 +484,8 @@ class World:
     async def server_messages(self, session: Session) -> list[Frame]:
         archive = session.log.archive
         older = await self.store.inner.messages(session.log.sid, 0, archive.window)
-        return [json.loads(data) for data in older] + json.loads(encode(archive.fold.messages))
+        newer: list[Frame] = json.loads(encode(archive.fold.messages))
+        return [json.loads(data) for data in older] + newer
 
 
 async def _call(function: Callable[[], None]) -> None:

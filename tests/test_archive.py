@@ -102,7 +102,7 @@ def test_open_approvals_leave_room_for_the_messages_in_a_snapshot() -> None:
 
 @pytest.mark.parametrize("name", ["output", "input", "progress", "data"])
 def test_values_are_cut_as_their_json(name: str) -> None:
-    message = assistant({"type": "tool", "part_id": "p", **{name: {"rows": ["é\n\"" * 100] * 100}}})
+    message = assistant({"type": "tool", "part_id": "p", name: {"rows": ['é\n"' * 100] * 100}})
     small = fit(message, 2000)
     assert len(encode(small)) <= 2000
     assert small["parts"][0][name].startswith('{"rows"')
@@ -158,7 +158,7 @@ _values = st.none() | st.text(max_size=300) | st.lists(st.text(max_size=40), max
     parts=st.lists(
         st.fixed_dictionaries(
             {"type": st.just("tool"), "state": st.sampled_from(["running", "output-available"])},
-            optional={name: _values for name in ("text", "output", "input", "raw_input", "error", "data")},
+            optional=dict.fromkeys(("text", "output", "input", "raw_input", "error", "data"), _values),
         ),
         max_size=8,
     ),

@@ -21,6 +21,11 @@ def toml(tmp_path: Path, content: str | bytes) -> str:
     return str(file)
 
 
+def with_(name: str, value: Any) -> Settings:
+    values: dict[str, Any] = {name: value}
+    return Settings(**values)
+
+
 def test_without_anything_the_defaults_hold() -> None:
     assert read_settings({}, {}) == Settings()
 
@@ -40,7 +45,7 @@ def test_every_setting_can_come_from_the_environment_and_from_a_file(name: str, 
     values: dict[str, Any] = {"int": 7, "float": 7.5, "bool": True, "str": "seven", "str | None": "seven"}
     kind = next(str(field.type) for field in fields(Settings) if field.name == name)
     value = "debug" if name == "log_level" else values[kind]
-    written = {True: "true"}.get(value, repr(value)) if kind == "bool" else repr(value)
+    written = "true" if kind == "bool" else repr(value)
     assert getattr(read_settings({}, {f"GATEWAY_{name.upper()}": str(value)}), name) == value
     assert getattr(read_settings({}, {}, toml(tmp_path, f"{name} = {written}")), name) == value
     assert getattr(read_settings({name: value}, {}), name) == value
@@ -113,13 +118,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), 10**400])
 def test_every_number_has_a_range(name: str, value: float) -> None:
     with pytest.raises(BadSetting, match=f"^{name}: "):
-        check(Settings(**{name: value}))
+        check(with_(name, value))
 
 
 @pytest.mark.parametrize("name", ["heartbeat_s", "hello_timeout", "send_timeout", "commands_per_s"])
 def test_some_numbers_may_not_be_zero(name: str) -> None:
     with pytest.raises(BadSetting, match=f"^{name}: "):
-        check(Settings(**{name: 0}))
+        check(with_(name, 0))
 
 
 @pytest.mark.parametrize(

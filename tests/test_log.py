@@ -373,7 +373,11 @@ def test_a_hole_in_the_stored_chunks_is_a_floor_and_not_a_gap() -> None:
     turn(log, 1)
     log.compact()
     commits = [commit(log)]
-    whole = [say(log, *start("r2", "m2")), say(log, text_start("r2", "m2", "p2")), say(log, delta("x", "r2", "m2", "p2"))]
+    whole = [
+        say(log, *start("r2", "m2")),
+        say(log, text_start("r2", "m2", "p2")),
+        say(log, delta("x", "r2", "m2", "p2")),
+    ]
     log.compact()
     commits += [whole[0], whole[2], commit(log)]
     again = reload(log, commits)

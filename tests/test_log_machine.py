@@ -13,11 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gateway import archive, hub
 from gateway.stores.sql import SqliteStore
 from tests.e2e.support import check_log
 from tests.support_loop import fake_loop
@@ -33,7 +35,7 @@ SESSIONS = ("s1", "s2")
 
 _parts = st.sampled_from([None, "p1", "p2"])
 _calls = st.sampled_from([None, "c1", "c2"])
-_texts = st.text("ab\"\\é\u2028😀", min_size=1, max_size=6) | st.just("x" * 300)
+_texts = st.text('ab"\\é\u2028😀', min_size=1, max_size=6) | st.just("x" * 300)
 _data = st.none() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)
 
 
@@ -82,6 +84,8 @@ class LogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._resources = ExitStack()
+        for module in (archive, hub):  # so that sessions outgrow the memory within a machine's life
+            self._resources.enter_context(patch.object(module, "SNAPSHOT_MESSAGES", 4))
         disk = self._resources.enter_context(type(self).disk())
         self.world = World(self._resources.enter_context(fake_loop()), disk)
         self.requested: set[str] = set()  # runs whose abort was acknowledged as requested
@@ -178,8 +182,8 @@ class LogMachine(RuleBasedStateMachine):
         if client.socket is None:
             return
         self.world.puppets.temper = temper
-        frame = {"type": "prompt", "session_id": session, "text": "go on", "on_busy": busy, "on_disconnect": left}
-        frame |= {"on_lost": lost}
+        frame: dict[str, Any] = {"type": "prompt", "session_id": session, "text": "go on", "on_lost": lost}
+        frame |= {"on_busy": busy, "on_disconnect": left}
         if deadline is not None:
             frame["deadline_s"] = deadline
         client.once(frame)
@@ -237,6 +241,28 @@ class LogMachine(RuleBasedStateMachine):
         live = self.world.puppets.live
         item = {"end": End(), "error": RuntimeError("the model is down"), "no event": "no event"}[how]
         live[pick % len(live)].push(item)
+
+    @precondition(lambda self: self.world.puppets.live)
+    @rule(
+        pick=_picks,
+        before=st.lists(EVENTS, max_size=4),
+        after=st.lists(EVENTS, min_size=1, max_size=4),
+        temper=st.sampled_from(["deaf", "stubborn", "obeys"]),
+    )
+    def engine_goes_on_after_an_abort(self, pick: int, before: list[Any], after: list[Any], temper: str) -> None:
+        script = self.world.puppets.live[pick % len(self.world.puppets.live)]
+        script.temper = temper
+        for event in before:
+            script.push(event)
+        self.world.sync()
+        for client in self.connected():
+            client.send({"type": "abort", "id": client.new_id(), "run_id": script.run})
+        for event in after:
+            script.push(event)
+
+    @rule(seconds=st.sampled_from([31.0, 62.0]))
+    def the_log_is_compacted(self, seconds: float) -> None:
+        self.world.loop.advance(seconds)
 
     # -- the store, time, the plug
 
@@ -372,7 +398,9 @@ class LogMachine(RuleBasedStateMachine):
         for client in world.clients:
             held = client.held.get(session_id)
             assert held is not None, f"{client.name} is attached to {session_id}: {client.answers}"
-            assert (held.epoch, held.seq) == (session.log.epoch, session.log.head), "invariant 5: a client is at the head"
+            assert (held.epoch, held.seq) == (session.log.epoch, session.log.head), (
+                "invariant 5: a client is at the head"
+            )
             count = len(held.messages)
             assert held.messages == truth.messages[len(truth.messages) - count :], "invariant 5: the same transcript"
             assert held.has_more or count == len(truth.messages), "invariant 5: the whole transcript"
@@ -411,6 +439,6 @@ def _profile(examples: int, steps: int) -> settings:
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = _profile(80, 50)
+TestInMemory.settings = _profile(120, 50)
 TestOnSqlite = OnSqlite.TestCase
 TestOnSqlite.settings = _profile(10, 30)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.log import Log
 from gateway.outbox import ATTACH_COST, QUANTUM, REPLY_BYTES, Outbox
 from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES
 from tests.support_log import (
@@ -25,6 +24,9 @@ from tests.support_log import (
     text_start,
     turn,
 )
+
+if TYPE_CHECKING:
+    from gateway.log import Log
 
 
 class Bell:

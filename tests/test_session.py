@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.session import Session
 from protocol.messages import ABORT_ERROR
 from tests.e2e.support import check_log
 from tests.support_loop import fake_loop
@@ -20,6 +19,7 @@ from tests.support_world import SETTINGS, Client, End, World
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gateway.session import Session
     from gateway.stores.base import StoredSession
 
 Frame = dict[str, Any]
@@ -638,5 +638,3 @@ def test_nothing_in_a_session_waits_for_a_client_that_does_not_read(world: World
     assert ann.socket.closed is None
     world.loop.advance(15.0)
     assert ann.socket.closed == 1006, "it was given up after its send had taken too long, and then cut off"
-
-

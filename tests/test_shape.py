@@ -332,7 +332,9 @@ _junk = st.recursive(
     | st.floats()
     | st.sampled_from(["p", "q", "c", "m", "", "stop", "\ud800", "x" * 300])
     | st.binary(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "reason", "input_tokens"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "reason", "input_tokens"]), inner)
+    ),
     max_leaves=4,
 )
 _KINDS = [
@@ -360,7 +362,9 @@ _events = st.fixed_dictionaries(
 
 
 @settings(max_examples=80, deadline=None)
-@given(events=st.lists(_events, max_size=25), how=st.sampled_from(["ended", "aborted", "failed"]), cut=st.integers(0, 25))
+@given(
+    events=st.lists(_events, max_size=25), how=st.sampled_from(["ended", "aborted", "failed"]), cut=st.integers(0, 25)
+)
 def test_whatever_an_engine_yields_clients_get_a_valid_sequence(events: list[Any], how: str, cut: int) -> None:
     log = make_log()
     say(log, *start())

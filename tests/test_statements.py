@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 SQLITE = Statements(sqlite.dialect(paramstyle="qmark"))
-POSTGRESQL = Statements(postgresql.dialect(paramstyle="format"))
+POSTGRESQL = Statements(postgresql.dialect(paramstyle="format"))  # type: ignore[no-untyped-call]
 
 CHUNK = ChunkRow(1, 2, 50, b"{}\n{}")
 COMMAND = CommandRow("p", "c", "s", b"body", b"ack", 7)

@@ -249,7 +249,9 @@ async def test_removal_takes_a_message_and_all_after_it(store: Store) -> None:
 
 
 async def test_deletion_forgets_a_session_and_nothing_of_another(store: Store) -> None:
-    both = [Commit(sid, row(sid), chunk=chunk(1, 2), compaction=Compaction(1, b"", messages(0, 2), 0)) for sid in (1, 2)]
+    both = [
+        Commit(sid, row(sid), chunk=chunk(1, 2), compaction=Compaction(1, b"", messages(0, 2), 0)) for sid in (1, 2)
+    ]
     await store.commit(both)
     await store.commit([Commit(1, row(), delete=True)])
     assert await store.load("p", "s1") is None
@@ -414,7 +416,7 @@ async def test_somebody_elses_database_is_refused_and_not_a_byte_of_it_changed(s
 @pytest.mark.parametrize("content", [b"not a database, but long enough to look at " * 40])
 async def test_a_file_that_is_no_database_is_refused(sqlite: Opens, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "g.db").write_bytes(content)
-    with pytest.raises(StoreUnusable, match="g.db"):
+    with pytest.raises(StoreUnusable, match=r"g\.db"):
         await sqlite().open()
     assert (tmp_path / "g.db").read_bytes() == content
 
