@@ -169,7 +169,7 @@ class Link:
         self._broken = False
 
     def reply(self, frame: frames.Frame) -> None:
-        """Send a frame before any event; see :class:`~gateway.session.Caller`."""
+        """Send a frame before any event; see :class:`~gateway.services.Caller`."""
         self._out.reply(frame)
 
     def close(self, code: CloseCode, reason: str, *, flush: bool = False) -> None:

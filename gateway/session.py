@@ -9,104 +9,38 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import re
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from gateway.ids import new_id, now_ms
+from gateway.owners import Owners
+from gateway.prompts import title_of, user_messages
 from gateway.run import Run, RunSpec
 from gateway.seal import LOST, closing_events, open_turn
+from gateway.services import Caller, Committed, Services, store_unavailable
 from gateway.steering import Steering
 from gateway.stores.base import CommandRow, SessionRow
 from protocol import frames
-from protocol.codec import clean_text, encode, jsonable
+from protocol.codec import encode
 from protocol.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.engine.port import Engine
     from gateway.log import Log
-    from gateway.outbox import Outbox
-    from gateway.stores.base import Store
-    from protocol.commands import AttachTarget, InputMessage, Prompt, Resume
+    from protocol.commands import AttachTarget, Prompt, Resume
     from protocol.events import AbortReason, DequeueReason
     from protocol.frames import Status
-    from protocol.messages import Message, UserMessage
+    from protocol.messages import Message
 
 logger = logging.getLogger(__name__)
 
-TITLE_CHARS = 80
 MAX_RESUMES = 2
 """How often the server resumes a lost prompt by itself (contract, "Crash, store failure, drain")."""
 
-_OWN_ID = re.compile(r"msg_[0-9a-f]{23}\Z")
-"""What our own message ids look like: a client that gives one repeats one it was given."""
-
 _DEQUEUE: dict[str, DequeueReason] = {"disconnect": "disconnect", "shutdown": "shutdown"}
-
-
-class Caller(Protocol):
-    """Whoever sent a command: a connection, or a REST request (which owns and attaches nothing)."""
-
-    principal: str
-    outbox: Outbox | None
-    owned: set[Session]
-
-    def reply(self, frame: frames.Frame) -> None:
-        """Send a reply."""
-        ...
-
-
-@dataclass(slots=True)
-class Services:
-    """What all sessions of this node share."""
-
-    engine: Engine
-    store: Store
-    abort_grace_s: float
-    disconnect_grace_s: float
-    queue_limit: int
-    changed: Callable[[Session], None]
-    lost: Callable[[Session], None]
-    commands: dict[tuple[str, str], tuple[Session, str]]
-    """(principal, command id) → the session and run that a live or waiting prompt became."""
-    tasks: set[asyncio.Task[None]]
-    draining: bool = False
-
-
-class _Lost:
-    """An owner whose connection broke; it counts until its grace is over."""
-
-    timer: asyncio.TimerHandle
-
-
-class Committed:
-    """An effect that a command waits for. ``then`` runs at the commit, before its events are published."""
-
-    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._then = then
-
-    def committed(self) -> None:
-        """See :class:`~gateway.log.Effect`."""
-        self._then()
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def failed(self) -> None:
-        """See :class:`~gateway.log.Effect`."""
-        if not self.done.done():
-            self.done.set_exception(store_unavailable())
-            self.done.exception()  # a caller that has gone away need not look
-
-
-def store_unavailable() -> CommandError:
-    """Build the error for a store that cannot do it now."""
-    return CommandError("store_unavailable", "the store is unavailable; try again", retry_after_s=1.0)
 
 
 class Session:
@@ -122,13 +56,12 @@ class Session:
         self.message_count = 0
         self.run: Run | None = None
         self.queue: list[RunSpec] = []
-        self.owners: set[Caller] = set()
+        self.owners = Owners(self._nobody_owns)
         self.deleting = False
         self.broken = False
         """A commit failed: what is in the store has to be read again before anything else happens."""
         self.touched = asyncio.get_running_loop().time()
         self._services = services
-        self._lost_owners: list[_Lost] = []
         self._interrupts = 0  # how many of the queue's first entries are interrupts
         self._last_spec: RunSpec | None = None
         self._recent: deque[str] = deque(maxlen=64)  # run ids that have ended: too late to abort
@@ -153,7 +86,7 @@ class Session:
     @property
     def idle(self) -> bool:
         """Nothing runs, waits, or is held open: the session may leave memory."""
-        return not (self.run or self.queue or self.owners or self._lost_owners or self.log.cursors or self.broken)
+        return not (self.run or self.queue or self.owners.held or self.log.cursors or self.broken)
 
     def row(self) -> SessionRow:
         """Describe the session for the store."""
@@ -200,7 +133,7 @@ class Session:
             run_id=new_id("run"),
             mode="prompt",
             command_id=command.id,
-            messages=self._messages(command),
+            messages=user_messages(command, self._id_is_taken),
             on_disconnect=command.on_disconnect,
             on_lost=command.on_lost,
             grace_s=command.grace_s,
@@ -208,7 +141,7 @@ class Session:
             metadata=command.metadata,
         )
         if self.title is None:
-            self.title = _title(spec.messages)
+            self.title = title_of(spec.messages)
         self._own(caller)
         if not busy:
             return self._accept(command, caller, body, spec, None, removed_at=removed_at, latched=latched)
@@ -359,25 +292,11 @@ class Session:
         event["run_id"] = spec.run_id
         self.log.append(event)
 
-    def _messages(self, command: Prompt) -> list[UserMessage]:
-        given: Sequence[InputMessage] = command.messages or ()
-        contents: list[tuple[str | None, list[Any], dict[str, Any] | None]] = (
-            [(None, [{"type": "text", "text": clean_text(command.text)}], None)]
-            if command.text is not None
-            else [(m.id, [jsonable(p.model_dump(exclude_none=True)) for p in m.parts], m.metadata) for m in given]
-        )
-        messages: list[UserMessage] = []
-        for id_, parts, metadata in contents:
-            if id_ is None or id_ in self.seen or _OWN_ID.match(id_) or self.log.archive.position(id_) is not None:
-                id_ = new_id("msg")
-            else:
-                self.seen.add(id_)
-            message: UserMessage = {"id": id_, "role": "user", "parts": parts, "created_at": now_ms()}
-            metadata = metadata if metadata is not None else command.metadata
-            if metadata is not None:
-                message["metadata"] = jsonable(metadata)
-            messages.append(message)
-        return messages
+    def _id_is_taken(self, message_id: str) -> bool:
+        if message_id in self.seen or self.log.archive.position(message_id) is not None:
+            return True
+        self.seen.add(message_id)
+        return False
 
     # -- the queue
 
@@ -496,11 +415,7 @@ class Session:
             self.add_owner(caller)
 
     def add_owner(self, caller: Caller) -> None:
-        """A connection owns the session from now on; it takes the place of the longest lost one, if any."""
-        if caller in self.owners:
-            return
-        if self._lost_owners:
-            self._lost_owners.pop(0).timer.cancel()
+        """A connection owns the session from now on."""
         self.owners.add(caller)
         caller.owned.add(self)
 
@@ -511,27 +426,18 @@ class Session:
 
     def disconnected(self, caller: Caller, *, on_purpose: bool, grace_s: float | None = None) -> None:
         """An owner's connection has ended. ``grace_s`` overrides the run's and the server's grace."""
-        self.disown(caller)
         self.touched = asyncio.get_running_loop().time()
+        caller.owned.discard(self)
         if self._services.draining:
+            self.owners.discard(caller)
             return
         if grace_s is None:
-            spec = self.run.spec if self.run is not None else None
-            own = spec.grace_s if spec is not None else None
+            own = self.run.spec.grace_s if self.run is not None else None
             grace_s = own if own is not None else self._services.disconnect_grace_s
-        if not on_purpose and grace_s > 0:
-            lost = _Lost()
-            lost.timer = asyncio.get_running_loop().call_later(grace_s, self._grace_over, lost)
-            self._lost_owners.append(lost)
-        else:
-            self._apply_disconnect_rule()
+        self.owners.lose(caller, 0 if on_purpose else grace_s)
 
-    def _grace_over(self, lost: _Lost) -> None:
-        self._lost_owners.remove(lost)
-        self._apply_disconnect_rule()
-
-    def _apply_disconnect_rule(self) -> None:
-        if self.owners or self._lost_owners or self._services.draining or self.run is None:
+    def _nobody_owns(self) -> None:
+        if self._services.draining or self.run is None:
             return
         if self.run.spec.on_disconnect == "abort":
             self.abort("disconnect")
@@ -619,13 +525,3 @@ def _with_command(event: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
     if spec.command_id is not None:
         event["command_id"] = spec.command_id
     return event
-
-
-def _title(messages: Sequence[UserMessage]) -> str | None:
-    for message in messages:
-        for part in message["parts"]:
-            if part["type"] == "text":
-                line = " ".join(part["text"].split())
-                if line:
-                    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
-    return None
