@@ -137,6 +137,7 @@ class Log:
         kind = event["type"]
         if kind in DELTAS:
             text = event["text"]
+            event.pop("_size", None)
             if self._join(event, text):
                 return
             self._tail = [text]
@@ -160,7 +161,7 @@ class Log:
         if (
             last["part_id"] != event["part_id"]
             or last["type"] != event["type"]
-            or self._pending_bytes > JOIN_BYTES
+            or self._pending_bytes + len(text) > JOIN_BYTES
             or "truncated" in event
             or "truncated" in last
         ):
