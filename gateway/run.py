@@ -8,6 +8,7 @@ all the same (``settled: false``).
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -172,7 +173,7 @@ class Run:
             # Only our own grace and a failed store cancel this task, and it ends here.
             if self.reason is None:
                 failure = MessageErrorBuilder.build(RuntimeError("the engine cancelled itself")).to_dict()
-        except Exception as exc:
+        except BaseException as exc:  # SystemExit too: an engine's, or a tool's, ends its run and nothing else
             if self.reason is None:
                 logger.warning("run %s failed", self.run_id, exc_info=exc)
             else:
@@ -182,6 +183,8 @@ class Run:
             return
         if self.reason is not None:
             self._finish(aborted(self.reason))
+        elif self.abort_event.is_set():
+            self._finish(aborted("policy"))  # the engine set its own event
         elif failure is not None:
             self._finish(Ending("failed", "error", error=failure))
         else:
@@ -197,6 +200,8 @@ class Run:
             messages = await host.history(spec)
             if self.reason is not None:
                 return
+        else:
+            messages = copy.deepcopy(messages)  # the engine may change its own
         stream = self._engine.stream(
             abort=self.abort_event, mode=spec.mode, session_id=host.session_id, messages=messages
         )
