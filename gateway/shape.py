@@ -7,13 +7,16 @@ supplies starts, ends and ids, renames repeated ids, drops what makes no sense, 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, get_args
+
+import orjson
 
 from gateway.archive import cut_text
 from gateway.ids import new_id
 from gateway.seal import Ending, OpenTurn
 from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode
-from protocol.messages import MessageError, Usage, add_usage
+from protocol.messages import ABORT_ERROR, ErrorReason, MessageError, Usage, add_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +27,10 @@ Event = dict[str, Any]
 
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
 """What one text, input or output may take, encoded: a frame around it stays within 1 MiB."""
+
+MAX_ERROR_BYTES = 64 * 1024
+MAX_NUMBER = 2**53 - 1
+"""Beyond it a JavaScript number is no longer exact."""
 
 _TEXTS = {"text-delta": "text", "reasoning-delta": "reasoning"}
 
@@ -40,7 +47,7 @@ class Shaper:
         self._seen = seen
         self._steps = 0
         self._fresh = True  # the message that the run's start brought has not been named by the engine yet
-        self._names: dict[str, str] = {}  # the engine's id -> the session's
+        self._names: dict[tuple[str, str], str] = {}  # (kind, the engine's id) -> the session's
         self._implicit: str | None = None  # the open part that deltas without id continue
         self._tools: dict[str, Event] = {}  # call_id -> part_id, call_id, tool of an open call
         self._inputs: dict[str, list[str]] = {}  # call_id -> raw arguments so far
@@ -84,13 +91,15 @@ class Shaper:
         if self._finish is not None:
             self._reopen(out)
         if name is not None:
-            part_id = self._names.get(name)
+            part_id = self._named(name, "prt")
+        elif part_id is None or self.turn.parts[part_id] != part_kind:
+            part_id = self._last_open(part_kind)
         if part_id is None or self.turn.parts.get(part_id) != part_kind:
             self._close_implicit(out)
             part_id = self._open_part(part_kind, name, out)
             if name is None:
                 self._implicit = part_id
-        elif name is not None and part_id != self._implicit:
+        elif part_id != self._implicit:
             self._close_implicit(out)
         delta = {"type": kind, "message_id": self.turn.message_id, "part_id": part_id, "text": text}
         if len(text) > 8192:
@@ -114,6 +123,9 @@ class Shaper:
         out.append({"type": f"{kind}-start", "message_id": self.turn.message_id, "part_id": part_id})
         return part_id
 
+    def _last_open(self, kind: str) -> str | None:
+        return next((part_id for part_id, other in reversed(self.turn.parts.items()) if other == kind), None)
+
     def _close_implicit(self, out: list[Event]) -> None:
         part_id, self._implicit = self._implicit, None
         if part_id is not None:
@@ -126,14 +138,20 @@ class Shaper:
 
     def _assign(self, name: Any, prefix: str) -> str:
         """Give the session's id for an engine's: the same where it is new, another where the session has had it."""
-        if not isinstance(name, str) or not name or len(name) > 200:
+        given = _name(name)
+        if given is None:
             return new_id(prefix)
-        id_ = clean_text(name)
-        if id_ in self._seen:
+        id_ = clean_text(given)
+        if id_ in self._seen or len(id_) > 200:
             id_ = new_id(prefix)
         self._seen.add(id_)
-        self._names[name] = id_
+        self._names[prefix, given] = id_
         return id_
+
+    def _named(self, name: Any, prefix: str) -> str | None:
+        """Find the session's id for one that the engine has given; each kind of id has names of its own."""
+        given = _name(name)
+        return None if given is None else self._names.get((prefix, given))
 
     # -- messages and steps
 
@@ -244,7 +262,10 @@ class Shaper:
 
     def _part_end(self, event: Event, out: list[Event]) -> None:
         name = event.get("part_id")
-        part_id = self._implicit if name is None else self._names.get(name)
+        if name is not None:
+            part_id = self._named(name, "prt")
+        else:
+            part_id = self._implicit or self._last_open(event["type"].removesuffix("-end"))
         if part_id is not None:
             if part_id == self._implicit:
                 self._implicit = None
@@ -266,7 +287,7 @@ class Shaper:
         name = event.get("call_id")
         if name is None and len(self._tools) == 1:
             return next(iter(self._tools.values()))
-        return self._tools.get(self._names.get(name, "")) if isinstance(name, str) else None
+        return self._tools.get(self._named(name, "call") or "")
 
     def _tool_input_start(self, event: Event, out: list[Event]) -> None:
         call = self._open_tool(event, out)
@@ -289,12 +310,16 @@ class Shaper:
         out.append(delta)
 
     def _tool_call(self, event: Event, out: list[Event]) -> None:
-        call = self._known(event) if event.get("call_id") is not None else None
+        call = self._known(event) if event.get("call_id") is not None else self._only_streaming()
         if call is None or call["call_id"] not in self._inputs:
             if call is not None:
                 return  # the same call twice
             call = self._open_tool(event, out)
         self._complete_call(call, event.get("input", {}), out)
+
+    def _only_streaming(self) -> Event | None:
+        """Give the call whose arguments are being streamed, if it is one: a ``tool-call`` without an id completes it."""
+        return self._tools[next(iter(self._inputs))] if len(self._inputs) == 1 else None
 
     def _complete_call(self, call: Event, value: Any, out: list[Event]) -> None:
         self._inputs.pop(call["call_id"], None)
@@ -349,7 +374,7 @@ class Shaper:
             _bound(ending, "output", event.get("output"))
             return ending
         error = event.get("error")
-        _bound(ending, "error", error if isinstance(error, str) else "The tool failed" if error is None else str(error))
+        _bound(ending, "error", "The tool failed" if error is None else _text(error))
         ending["interrupted"] = bool(event.get("interrupted", False))
         outcome = event.get("outcome")
         ending["outcome"] = outcome if outcome in ("not_run", "interrupted", "unknown", "failed") else "failed"
@@ -372,15 +397,16 @@ class Shaper:
             "request_id": request_id,
             "call_id": call["call_id"],
             "tool": call["tool"],
-            "input": event.get("input", call.get("input")),
         }
-        if isinstance(event.get("expires_at"), int):
-            request["expires_at"] = event["expires_at"]
+        _bound(request, "input", event.get("input", call.get("input")))
+        expires_at = _whole(event.get("expires_at"))
+        if expires_at is not None:
+            request["expires_at"] = expires_at
         out.append(request)
 
     def _approval_resolved(self, event: Event, out: list[Event]) -> None:
-        request_id = self._names.get(event.get("request_id", ""), event.get("request_id"))
-        if request_id in self.turn.approvals:
+        request_id = self._named(event.get("request_id"), "req") or event.get("request_id")
+        if isinstance(request_id, str) and request_id in self.turn.approvals:
             self.turn.approvals.remove(request_id)
             decision = event.get("decision")
             decision = decision if decision in ("allow", "deny", "withdrawn", "expired") else "withdrawn"
@@ -393,17 +419,17 @@ class Shaper:
 
     def engine_name(self, request_id: str) -> str:
         """Give the engine's own id for one of the session's."""
-        return next((name for name, id_ in self._names.items() if id_ == request_id), request_id)
+        named = (name for (kind, name), id_ in self._names.items() if kind == "req" and id_ == request_id)
+        return next(named, request_id)
 
     # -- the rest
 
     def _retry(self, event: Event, out: list[Event]) -> None:
-        delay = event.get("delay_s", 0)
         out.append(
             {
                 "type": "retry",
-                "attempt": event.get("attempt") if isinstance(event.get("attempt"), int) else 1,
-                "delay_s": delay if isinstance(delay, int | float) else 0,
+                "attempt": _whole(event.get("attempt")) or 1,
+                "delay_s": _number(event.get("delay_s")) or 0,
                 "error": _error(event.get("error")),
             }
         )
@@ -477,7 +503,10 @@ class Shaper:
 
 
 def _bound(event: Event, name: str, value: Any) -> None:
-    """Put a value into an event, cut and marked if it is too large to be sent."""
+    """Put a value into an event as JSON has it, cut and marked if it is too large to be sent.
+
+    It is a copy: what the engine does with its own object afterwards changes nothing that was said.
+    """
     data = encode(value)
     if len(data) > 8192:
         event["_size"] = len(data)
@@ -485,7 +514,34 @@ def _bound(event: Event, name: str, value: Any) -> None:
         text = value if isinstance(value, str) else data.decode()
         value = cut_text(clean_text(text), MAX_VALUE_BYTES)
         event["truncated"] = True
+    else:
+        value = orjson.loads(data)
     event[name] = value
+
+
+def _name(value: Any) -> str | None:
+    """Read an engine's id: a string, or a number that is meant as one."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value) if abs(value) <= MAX_NUMBER else None
+    return value if isinstance(value, str) and value else None
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # an object that cannot be shown is nobody's error but its own
+        return type(value).__name__
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) and 0 <= value <= MAX_NUMBER else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number == int(number) else None
 
 
 def _word(value: Any, default: str) -> str:
@@ -495,8 +551,10 @@ def _word(value: Any, default: str) -> str:
 def _usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
-    known = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "cost")
-    usage = {k: value[k] for k in known if isinstance(value.get(k), int | float) and not isinstance(value[k], bool)}
+    tokens = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
+    measured: dict[str, int | float | None] = {name: _whole(value.get(name)) for name in tokens}
+    measured["cost"] = _number(value.get("cost"))
+    usage = {name: number for name, number in measured.items() if number is not None}
     if "input_tokens" not in usage or "output_tokens" not in usage:
         return None
     return usage  # type: ignore[return-value]  # the two required keys are there
@@ -505,13 +563,20 @@ def _usage(value: Any) -> Usage | None:
 def _error(value: Any) -> MessageError | None:
     if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
         return None
+    reason = value["reason"]
+    if reason == "AbortError":
+        return ABORT_ERROR
+    message, code, retryable = value.get("message"), value.get("code"), value.get("retryable")
     return {
-        "reason": value["reason"],
-        "message": value.get("message"),
-        "code": value.get("code"),
-        "status_code": value.get("status_code"),
-        "retryable": value.get("retryable"),
+        "reason": reason if reason in _REASONS else "UnknownError",
+        "message": None if message is None else cut_text(clean_text(_text(message)), MAX_ERROR_BYTES),
+        "code": None if code is None else clean_text(_text(code)[:200]),
+        "status_code": _whole(value.get("status_code")),
+        "retryable": retryable if isinstance(retryable, bool) else None,
     }
+
+
+_REASONS = frozenset(get_args(ErrorReason))
 
 
 _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
