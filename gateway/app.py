@@ -107,7 +107,7 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
     if target is None:
         from gateway.engine.default import default_agent
 
-        return as_engine(default_agent(load_model(settings), abort_grace_s=settings.abort_grace))
+        return as_engine(default_agent(load_model(settings), shell=settings.shell, abort_grace_s=settings.abort_grace))
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise BadSetting(f"{target!r} is not module:attribute")

@@ -33,6 +33,7 @@ _FLAGS: dict[str, str] = {
     "drain": "seconds that live runs may finish in after SIGTERM",
     "model": "the default agent's model: scripted, or openai:NAME (key in OPENAI_API_KEY)",
     "model-url": "an OpenAI-compatible endpoint for --model, such as http://127.0.0.1:11434/v1",
+    "shell": "let the default agent run shell commands, asking before each",
     "log-level": "debug, info, warning, error",
 }
 
@@ -57,7 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("engine", nargs="?", help="module:attribute; default: the offline demonstration agent")
     serve.add_argument("--config", help="a TOML file with settings")
     for flag, text in _FLAGS.items():
-        serve.add_argument(f"--{flag}", help=text)
+        if flag == "shell":
+            serve.add_argument(f"--{flag}", help=text, action="store_const", const="true")
+        else:
+            serve.add_argument(f"--{flag}", help=text)
     serve.set_defaults(command=_serve)
 
     chat = commands.add_parser("chat", help="talk to a gateway in the terminal")

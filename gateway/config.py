@@ -31,6 +31,8 @@ class Settings:
     """The default agent's model: ``scripted`` (offline), or ``openai:NAME`` with the extra ``models``."""
     model_url: str | None = None
     """An OpenAI-compatible endpoint (ends in ``/v1``); default: ``OPENAI_BASE_URL``, then OpenAI's own."""
+    shell: bool = False
+    """The default agent may run shell commands, each once a person has allowed it."""
     log_level: str = "info"
     disconnect_grace: float = 5.0
     abort_grace: float = 5.0

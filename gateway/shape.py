@@ -326,6 +326,7 @@ class Shaper:
         ending: Event = {"type": event["type"], "call_id": call_id}
         if event["type"] == "tool-result":
             _bound(ending, "output", event.get("output"))
+            ending |= {"truncated": True} if event.get("truncated") is True else {}
             return ending
         error = event.get("error")
         _bound(ending, "error", error if isinstance(error, str) else "The tool failed" if error is None else str(error))
