@@ -31,7 +31,7 @@ _FLAGS: dict[str, str] = {
     "disconnect-grace": "seconds a run outlives its last owner's lost connection",
     "abort-grace": "seconds an aborted engine has to close",
     "drain": "seconds that live runs may finish in after SIGTERM",
-    "model": "the default agent's model: scripted, or openai:NAME (key in OPENAI_API_KEY)",
+    "model": "the default agent's model: scripted, openai:NAME, anthropic:NAME, google:NAME (keys: OPENAI_API_KEY, …)",
     "model-url": "an OpenAI-compatible endpoint for --model, such as http://127.0.0.1:11434/v1",
     "shell": "let the default agent run shell commands, asking before each",
     "log-level": "debug, info, warning, error",

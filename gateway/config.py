@@ -28,9 +28,9 @@ class Settings:
     origins: str = ""
     """Origins besides our own whose pages may connect, comma separated; ``*`` for any."""
     model: str = "scripted"
-    """The default agent's model: ``scripted`` (offline), or ``openai:NAME`` with the extra ``models``."""
+    """The default agent's model: ``scripted`` (offline), ``openai:NAME``, ``anthropic:NAME``, ``google:NAME``."""
     model_url: str | None = None
-    """An OpenAI-compatible endpoint (ends in ``/v1``); default: ``OPENAI_BASE_URL``, then OpenAI's own."""
+    """Where the model is: an OpenAI-compatible endpoint (ends in ``/v1``), or a proxy of the provider's."""
     shell: bool = False
     """The default agent may run shell commands, each once a person has allowed it."""
     log_level: str = "info"
