@@ -163,7 +163,8 @@ async def _read(pipe: asyncio.StreamReader | None, output: Output, on_output: Ca
 async def _feed(pipe: asyncio.StreamWriter | None, data: bytes | None) -> None:
     if pipe is None:
         return
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    # A process need not read its input; uvloop says RuntimeError where it has closed it before we write.
+    with contextlib.suppress(ConnectionError, RuntimeError):
         pipe.write(data or b"")
         await pipe.drain()
     pipe.close()
