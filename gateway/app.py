@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from starlette.routing import WebSocketRoute
 from gateway.auth import Anonymous, StaticTokens
 from gateway.config import BadSetting, Settings, check
 from gateway.endpoint import Endpoint
+from gateway.engine.models import model_from
 from gateway.engine.port import Engine, as_engine
 from gateway.http import Api, http_error
 from gateway.hub import Hub
@@ -107,7 +107,7 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
     if target is None:
         from gateway.engine.default import default_agent
 
-        return as_engine(default_agent(load_model(settings), abort_grace_s=settings.abort_grace))
+        return as_engine(default_agent(load_model(settings), shell=settings.shell, abort_grace_s=settings.abort_grace))
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise BadSetting(f"{target!r} is not module:attribute")
@@ -130,20 +130,12 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
 
 def load_model(settings: Settings) -> Model | None:
     """Give the model of ``--model``: None for the offline one. Raises :exc:`BadSetting`."""
-    provider, _, name = settings.model.partition(":")
     if settings.model == "scripted":
         return None
-    if provider != "openai" or not name:
-        raise BadSetting(f"model: {settings.model!r} is none of scripted, openai:NAME")
-    base_url = settings.model_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
     try:
-        from gateway.engine.models.pydantic_ai import openai_compatible
-
-        return openai_compatible(name, base_url=base_url)
-    except ImportError:
-        raise BadSetting("model: providers need the extra: pip install 'agent-gateway[models]'") from None
-    except Exception as exc:
-        raise BadSetting(f"model: {exc}") from exc
+        return model_from(settings.model, settings.model_url)
+    except (ValueError, ImportError) as exc:
+        raise BadSetting(f"model: {exc}") from None
 
 
 def _authenticator(settings: Settings) -> Authenticator:

@@ -32,9 +32,11 @@ class Settings:
     anonymous: bool = False
     """Serve another address than loopback although there is no token: everybody who reaches it is one principal."""
     model: str = "scripted"
-    """The default agent's model: ``scripted`` (offline), or ``openai:NAME`` with the extra ``models``."""
+    """The default agent's model: ``scripted`` (offline), ``openai:NAME``, ``anthropic:NAME``, ``google:NAME``."""
     model_url: str | None = None
-    """An OpenAI-compatible endpoint (ends in ``/v1``); default: ``OPENAI_BASE_URL``, then OpenAI's own."""
+    """Where the model is: an OpenAI-compatible endpoint (ends in ``/v1``), or a proxy of the provider's."""
+    shell: bool = False
+    """The default agent may run shell commands, each once a person has allowed it."""
     log_level: str = "info"
     disconnect_grace: float = 5.0
     abort_grace: float = 5.0

@@ -354,6 +354,7 @@ class Shaper:
         ending: Event = {"type": event["type"], "call_id": call_id}
         if event["type"] == "tool-result":
             bound(ending, "output", event.get("output"))
+            ending |= {"truncated": True} if event.get("truncated") is True else {}
             return ending
         error = event.get("error")
         ending["error"] = "The tool failed" if error is None else text_of(error)
