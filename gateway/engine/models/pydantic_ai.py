@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as TheirModel
     from pydantic_ai.usage import RequestUsage
 
+    from gateway.engine.messages import ModelMessage
     from protocol.messages import FilePart, Usage
 
 log = logging.getLogger("gateway.engine")
 
-_FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
+FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
 
 
 class PydanticAIModel:
@@ -70,7 +71,7 @@ class PydanticAIModel:
         try:
             async with model_request_stream(
                 self._model,
-                _history(request),
+                history_of(request.messages, request.system_prompt),
                 model_settings=self._settings,  # type: ignore[arg-type]  # a TypedDict with provider-specific keys
                 model_request_parameters=ModelRequestParameters(function_tools=tools),
             ) as stream:
@@ -78,10 +79,10 @@ class PydanticAIModel:
                     for ours in translation.take(event):
                         yield ours
                 response = stream.get()
-                finish = _FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
-                usage = _usage(response.usage)
+                finish = FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
+                usage = usage_of(response.usage)
         except Exception as error:
-            raise _translate_error(error) from error
+            raise translate_error(error) from error
         yield ModelEvent.completed(ModelResponse(translation.message(), finish, usage))
 
 
@@ -162,17 +163,18 @@ class _Translation:
         return []
 
 
-def _history(request: ModelRequest) -> list[theirs.ModelMessage]:
+def history_of(turns: Sequence[ModelMessage], system_prompt: str | None = None) -> list[theirs.ModelMessage]:
+    """Give a history, every call of which is answered, as their messages."""
     from pydantic_ai import messages as theirs
 
     history: list[theirs.ModelMessage] = []
     parts: list[theirs.ModelRequestPart] = []
-    if request.system_prompt:
-        parts.append(theirs.SystemPromptPart(content=request.system_prompt))
-    for turn in request.messages:
+    if system_prompt:
+        parts.append(theirs.SystemPromptPart(content=system_prompt))
+    for turn in turns:
         match turn:
             case UserMessage():
-                parts.append(theirs.UserPromptPart(content=_content(turn)))
+                parts.append(theirs.UserPromptPart(content=content_of(turn)))
             case ToolMessage(call_id, tool, content, is_error):
                 outcome: Any = "failed" if is_error else "success"
                 parts.append(
@@ -202,7 +204,8 @@ def _response_parts(turn: AssistantMessage) -> list[theirs.ModelResponsePart]:
     return parts
 
 
-def _content(turn: UserMessage) -> str | Sequence[theirs.UserContent]:
+def content_of(turn: UserMessage) -> str | Sequence[theirs.UserContent]:
+    """Give what a user said as their content, files included."""
     return turn.content if not turn.files else [turn.content, *map(_file, turn.files)]
 
 
@@ -223,7 +226,8 @@ def _file(file: FilePart) -> theirs.UserContent:
             return theirs.DocumentUrl(url=url, media_type=file["media_type"])
 
 
-def _usage(usage: RequestUsage) -> Usage | None:
+def usage_of(usage: RequestUsage) -> Usage | None:
+    """Give their measurement as ours; None where nothing was measured."""
     if not (usage.input_tokens or usage.output_tokens):
         return None  # not measured: many compatible endpoints send no usage
     ours: Usage = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
@@ -234,7 +238,7 @@ def _usage(usage: RequestUsage) -> Usage | None:
     return ours
 
 
-def _translate_error(error: Exception) -> Exception:
+def translate_error(error: Exception) -> Exception:
     """Translate a provider's error; its body goes to the log, since it may repeat what was sent."""
     from pydantic_ai import exceptions as theirs
 
@@ -252,14 +256,15 @@ def _translate_error(error: Exception) -> Exception:
     status: int | None = getattr(error, "status_code", None)
     if isinstance(error, theirs.ModelContextWindowExceededError):
         return ContextOverflowError("The conversation is too long for the model", code=code, status_code=status)
-    if isinstance(error, theirs.ModelAuthenticationError):
+    # The status too: a model from outside the library may raise the plain HTTP error.
+    if isinstance(error, theirs.ModelAuthenticationError) or status == 401:
         return AuthError("The provider refused the credentials", code=code, status_code=status)
-    if isinstance(error, theirs.ModelRateLimitError):
+    if isinstance(error, theirs.ModelQuotaExceededError):
+        return RateLimitError("The provider's quota is used up", code=code, status_code=status, retryable=False)
+    if isinstance(error, theirs.ModelRateLimitError) or status == 429:
         return RateLimitError(
             "The provider asks to slow down", code=code, status_code=status, retry_after=error.retry_after
         )
-    if isinstance(error, theirs.ModelQuotaExceededError):
-        return RateLimitError("The provider's quota is used up", code=code, status_code=status, retryable=False)
     if isinstance(error, theirs.ModelConnectionError):
         return APIError("The provider could not be reached", code=code, status_code=status)
     retryable = status is None or status >= 500 or status in (408, 409, 429)
