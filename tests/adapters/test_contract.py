@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.engine.port import Engine
     from tests.adapters.script import Item, Subject
 
-ENGINES = ["function", "agent", "pydantic_ai"]
+ENGINES = ["function", "agent", "pydantic_ai", "langgraph"]
 
 
 @pytest.fixture(params=ENGINES)
