@@ -125,5 +125,12 @@ async def desk(engine: Engine, folder: Path) -> AsyncIterator[Desk]:
         yield Desk(hub)
     finally:
         await hub.stop()
-    leaked = asyncio.all_tasks() - before
-    assert not leaked, leaked
+    await nothing_left(before)
+
+
+async def nothing_left(before: set[asyncio.Task[Any]]) -> None:
+    """Hold that every task that was started since has ended, or is about to end by itself."""
+    started = asyncio.all_tasks() - before
+    if started:
+        _, running = await asyncio.wait(started, timeout=PATIENCE_S)
+        assert not running, running

@@ -45,7 +45,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Fail:
-    """The provider answers 429."""
+    """The provider answers 429, once the test has seen what came before."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Script:
     model: Held = field(default_factory=Held)
     tool: Held = field(default_factory=Held)
     calls: list[str] = field(default_factory=list)
+    may_fail: asyncio.Event = field(default_factory=asyncio.Event)
     usage: Usage = field(default_factory=lambda: Usage(input_tokens=7, output_tokens=3))
 
     async def play(self, request: list[Seen]) -> AsyncIterator[Say | Think | Call | Fail]:
@@ -92,6 +93,8 @@ class Script:
             if isinstance(item, Hold):
                 await self.model.wait()
             else:
+                if isinstance(item, Fail):
+                    await self.may_fail.wait()
                 yield item
 
     async def look(self, city: str) -> str:

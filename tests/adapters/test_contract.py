@@ -11,7 +11,7 @@ import pytest
 
 from gateway.engine import user_message
 from protocol.messages import ABORT_ERROR
-from tests.adapters.desk import Desk, desk, text_of, tools_of
+from tests.adapters.desk import Desk, desk, nothing_left, text_of, tools_of
 from tests.adapters.script import Call, Fail, Hold, Say, Script, Think
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.engine.port import Engine
     from tests.adapters.script import Item, Subject
 
-ENGINES = ["function", "agent", "pydantic_ai", "langgraph"]
+ENGINES = ["function", "agent", "pydantic_ai", "langgraph", "openai_agents"]
 
 
 @pytest.fixture(params=ENGINES)
@@ -195,7 +195,7 @@ async def test_close_early(build: Callable[[Script], Engine]) -> None:
             if event["type"] == "text-delta":
                 break
     assert not script.model.entered.is_set() or script.model.left.is_set()
-    assert asyncio.all_tasks() == before
+    await nothing_left(before)
     again = engine.stream(abort=asyncio.Event(), mode="prompt", session_id="s", messages=[user_message("Again")])
     assert "".join([event["text"] async for event in again if event["type"] == "text-delta"]) == "Hello."
 
@@ -219,7 +219,7 @@ async def test_cancelled_while_it_waits(build: Callable[[Script], Engine]) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     assert script.model.left.is_set()
-    assert asyncio.all_tasks() == before
+    await nothing_left(before)
 
 
 async def test_provider_error(build: Callable[[Script], Engine], tmp_path: Path) -> None:
@@ -227,6 +227,8 @@ async def test_provider_error(build: Callable[[Script], Engine], tmp_path: Path)
     script = Script([[Say("Once upon "), Fail()]])
     async with desk(build(script), tmp_path) as log:
         await log.prompt()
+        await log.until(lambda: log.fold.messages and log.text() == "Once upon ")
+        script.may_fail.set()
         message = await log.ended()
         check(log)
     assert log.of("run-finish")[0]["status"] == "failed"
