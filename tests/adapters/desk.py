@@ -14,6 +14,7 @@ from gateway.log import Cursor
 from gateway.stores.sql import SqliteStore
 from protocol import commands as c
 from protocol.transcript import Transcript
+from tests.adapters.script import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 PRINCIPAL = "local"
 SESSION = "ses_contract"
-PATIENCE_S = 20.0
 Event = dict[str, Any]
 
 

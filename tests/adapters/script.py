@@ -58,12 +58,21 @@ Seen: TypeAlias = "tuple[str, str]"
 """A turn that a model was sent: (user | assistant | call | answer | system, text)."""
 
 
+PATIENCE_S = 10.0
+"""How long a test waits for what must come."""
+
+
 class Held:
     """A place where the script waits for ever: ``entered``, and ``left`` once what waited there was cancelled."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
         self.left = asyncio.Event()
+
+    async def reached(self) -> None:
+        """Wait until the script is here."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.entered.wait()
 
     async def wait(self) -> None:
         self.entered.set()
