@@ -151,7 +151,7 @@ class _Said(RunHooks[Any]):
     async def _end(self, response: Any) -> None:
         for item in response.output:  # what a model that does not stream brings all at once
             if item.type == "message" and not self._spoke:
-                text = "".join(getattr(part, "text", None) or getattr(part, "refusal", "") for part in item.content)
+                text = "".join(getattr(part, "text", "") or getattr(part, "refusal", "") for part in item.content)
                 await self._emit("text-delta", text=text)
             await self._complete(item)
         why = getattr(response.incomplete_details, "reason", None)

@@ -97,7 +97,8 @@ class _Model(Model):
         if said:
             output.insert(0, assistant_message(said))
         usage = r.ResponseUsage(
-            **self._script.usage,
+            input_tokens=self._script.usage["input_tokens"],
+            output_tokens=self._script.usage["output_tokens"],
             total_tokens=10,
             input_tokens_details=InputTokensDetails(cached_tokens=0, cache_write_tokens=0),
             output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
