@@ -32,21 +32,21 @@ def provider_error(error: Exception) -> Exception:
     """
     if isinstance(error, EngineError):
         return error
-    for cause in _causes(error):
-        ours = _translate(cause)
-        if ours is not None:
-            log.warning("provider error: %r", error)
-            return ours
-    return error
+    found = [ours for cause in _causes(error) if (ours := _translate(cause)) is not None]
+    if not found:
+        return error
+    log.warning("provider error: %r", error)
+    # A framework's wrapper may have kept the status only, while what it wraps knows the code.
+    return next((ours for ours in found if type(ours) is not APIError), found[0])
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Give the error and what it was raised from: frameworks like to wrap."""
+    """Give the error and what it was raised from, which is not what merely was being handled at the time."""
     for _ in range(8):
         if error is None:
             return
         yield error
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
 
 
 def _translate(error: BaseException) -> EngineError | None:
