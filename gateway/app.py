@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 
+from gateway.adapters import adapt
 from gateway.auth import Anonymous, StaticTokens
 from gateway.config import BadSetting, Settings, check
 from gateway.endpoint import Endpoint
@@ -40,7 +41,8 @@ class Gateway:
         app.mount("/agent", gateway.asgi)
 
     Keyword arguments are the settings of :class:`gateway.config.Settings`; ``authenticator`` replaces the built-in
-    ones. Raises :exc:`~gateway.config.BadSetting`, and TypeError for what is no engine.
+    ones. ``engine`` may be an agent of a framework that :mod:`gateway.adapters` knows. Raises
+    :exc:`~gateway.config.BadSetting`, and TypeError for what is no engine.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Gateway:
         **values: Any,
     ) -> None:
         self.settings = check(settings if settings is not None else Settings(**values))
-        self.engine: Engine = as_engine(engine)
+        self.engine: Engine = adapt(engine) or as_engine(engine)
         self.hub = Hub(self.engine, open_store(self.settings.store), self.settings)
         self.endpoint = Endpoint(self.hub, authenticator or _authenticator(self.settings), self.settings)
         routes = [WebSocketRoute("/ws", self.endpoint), *Api(self.hub, self.endpoint).routes()]
@@ -117,7 +119,7 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
         found: Any = importlib.import_module(module_name)
         for name in attribute.split("."):
             found = getattr(found, name)
-        return as_engine(found)
+        return adapt(found) or as_engine(found)
     except ModuleNotFoundError as exc:
         raise BadSetting(f"cannot import {module_name}: there is no module {exc.name}") from exc
     except AttributeError as exc:

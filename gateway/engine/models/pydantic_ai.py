@@ -25,19 +25,20 @@ from gateway.engine.model import ModelEvent, ModelRequest, ModelResponse, RetryO
 from gateway.engine.models.responses import OpenResponses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from pydantic_ai import messages as theirs
     from pydantic_ai.models import Model as TheirModel
     from pydantic_ai.usage import RequestUsage
 
+    from gateway.engine.messages import ModelMessage
     from protocol.messages import FilePart, Usage
 
 log = logging.getLogger("gateway.engine")
 
 REMEMBERED = 256
 """Answers with calls whose signed reasoning is kept, so that their results can go back with it."""
-_FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
+FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
 
 
 class PydanticAIModel:
@@ -85,7 +86,7 @@ class PydanticAIModel:
                 self._responses.closing(),
                 model_request_stream(
                     self._model,
-                    self._history(request),
+                    history_of(request.messages, request.system_prompt, self._response),
                     model_settings=self._settings,  # type: ignore[arg-type]  # a TypedDict with provider-specific keys
                     model_request_parameters=ModelRequestParameters(function_tools=tools),
                 ) as stream,
@@ -94,15 +95,15 @@ class PydanticAIModel:
                     for ours in translation.take(event):
                         yield ours
                 response = stream.get()
-                finish = _FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
+                finish = FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
                 if response.finish_reason is None and self._needs_finish_reason:
                     raise APIError("The provider's answer broke off")
-                usage = _usage(response.usage)
+                usage = usage_of(response.usage)
                 if usage is not None and (cost := _cost(response, by_name=self._priced)) is not None:
                     usage["cost"] = cost
                 self._remember(response)
         except Exception as error:
-            raise _translate_error(error) from error
+            raise translate_error(error) from error
         yield ModelEvent.completed(ModelResponse(translation.message(), finish, usage))
 
     def _remember(self, response: theirs.ModelResponse) -> None:
@@ -114,47 +115,13 @@ class PydanticAIModel:
             while len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
 
-    def _history(self, request: ModelRequest) -> list[theirs.ModelMessage]:
-        from pydantic_ai import messages as theirs
-
-        history: list[theirs.ModelMessage] = []
-        parts: list[theirs.ModelRequestPart] = []
-        if request.system_prompt:
-            parts.append(theirs.SystemPromptPart(content=request.system_prompt))
-        for turn in request.messages:
-            match turn:
-                case UserMessage():
-                    parts.append(theirs.UserPromptPart(content=_content(turn)))
-                case ToolMessage(call_id, tool, content, is_error):
-                    outcome: Any = "failed" if is_error else "success"
-                    parts.append(
-                        theirs.ToolReturnPart(tool_name=tool, content=content, tool_call_id=call_id, outcome=outcome)
-                    )
-                case AssistantMessage():
-                    if parts:
-                        history.append(theirs.ModelRequest(parts=parts))
-                        parts = []
-                    history.append(self._response(turn))
-        if parts:
-            history.append(theirs.ModelRequest(parts=parts))
-        return history
-
     def _response(self, turn: AssistantMessage) -> theirs.ModelResponse:
-        # Without the provider's signature, which nothing stores, most refuse their own reasoning: it is left out. In a
-        # turn of ours the answer is still here, and goes back as it came; unless a person edited what it called.
-        from pydantic_ai import messages as theirs
-
+        # In a turn of ours the answer is still here, and goes back as it came, signed reasoning and all; unless a
+        # person edited what it called.
         inputs, said = self._said.get(tuple(call.call_id for call in turn.tool_calls), (None, None))
         if said is not None and inputs == [call.input for call in turn.tool_calls]:
             return said
-        parts: list[theirs.ModelResponsePart] = []
-        if turn.content:
-            parts.append(theirs.TextPart(content=turn.content))
-        parts.extend(
-            theirs.ToolCallPart(tool_name=call.tool, args=call.input or {}, tool_call_id=call.call_id)
-            for call in turn.tool_calls
-        )
-        return theirs.ModelResponse(parts=parts)
+        return response_of(turn)
 
 
 class _Translation:
@@ -210,7 +177,56 @@ class _Translation:
         return []
 
 
-def _content(turn: UserMessage) -> str | Sequence[theirs.UserContent]:
+def response_of(turn: AssistantMessage) -> theirs.ModelResponse:
+    """Give an assistant message as theirs.
+
+    Reasoning is left out: without the provider's signature, which nothing stores, most refuse it, and none needs it.
+    """
+    from pydantic_ai import messages as theirs
+
+    parts: list[theirs.ModelResponsePart] = []
+    if turn.content:
+        parts.append(theirs.TextPart(content=turn.content))
+    parts.extend(
+        theirs.ToolCallPart(tool_name=call.tool, args=call.input or {}, tool_call_id=call.call_id)
+        for call in turn.tool_calls
+    )
+    return theirs.ModelResponse(parts=parts)
+
+
+def history_of(
+    turns: Sequence[ModelMessage],
+    system_prompt: str | None = None,
+    response: Callable[[AssistantMessage], theirs.ModelResponse] = response_of,
+) -> list[theirs.ModelMessage]:
+    """Give a history, every call of which is answered, as their messages; ``response`` gives an assistant's."""
+    from pydantic_ai import messages as theirs
+
+    history: list[theirs.ModelMessage] = []
+    parts: list[theirs.ModelRequestPart] = []
+    if system_prompt:
+        parts.append(theirs.SystemPromptPart(content=system_prompt))
+    for turn in turns:
+        match turn:
+            case UserMessage():
+                parts.append(theirs.UserPromptPart(content=content_of(turn)))
+            case ToolMessage(call_id, tool, content, is_error):
+                outcome: Any = "failed" if is_error else "success"
+                parts.append(
+                    theirs.ToolReturnPart(tool_name=tool, content=content, tool_call_id=call_id, outcome=outcome)
+                )
+            case AssistantMessage():
+                if parts:
+                    history.append(theirs.ModelRequest(parts=parts))
+                    parts = []
+                history.append(response(turn))
+    if parts:
+        history.append(theirs.ModelRequest(parts=parts))
+    return history
+
+
+def content_of(turn: UserMessage) -> str | Sequence[theirs.UserContent]:
+    """Give what a user said as their content, files included."""
     return turn.content if not turn.files else [turn.content, *map(_file, turn.files)]
 
 
@@ -231,7 +247,8 @@ def _file(file: FilePart) -> theirs.UserContent:
             return theirs.DocumentUrl(url=url, media_type=file["media_type"])
 
 
-def _usage(usage: RequestUsage) -> Usage | None:
+def usage_of(usage: RequestUsage) -> Usage | None:
+    """Give their measurement as ours; None where nothing was measured."""
     if not (usage.input_tokens or usage.output_tokens):
         return None  # not measured: many compatible endpoints send no usage
     ours: Usage = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
@@ -257,7 +274,7 @@ def _cost(response: theirs.ModelResponse, *, by_name: bool) -> float | None:
     return float(price.total_price)
 
 
-def _translate_error(error: Exception) -> Exception:
+def translate_error(error: Exception) -> Exception:
     """Translate a provider's error; its body goes to the log, since it may repeat what was sent."""
     from pydantic_ai import exceptions as theirs
 
@@ -275,14 +292,15 @@ def _translate_error(error: Exception) -> Exception:
     status: int | None = getattr(error, "status_code", None)
     if isinstance(error, theirs.ModelContextWindowExceededError):
         return ContextOverflowError("The conversation is too long for the model", code=code, status_code=status)
-    if isinstance(error, theirs.ModelAuthenticationError):
+    # The status too: a model from outside the library may raise the plain HTTP error.
+    if isinstance(error, theirs.ModelAuthenticationError) or status == 401:
         return AuthError("The provider refused the credentials", code=code, status_code=status)
-    if isinstance(error, theirs.ModelRateLimitError):
+    if isinstance(error, theirs.ModelQuotaExceededError):
+        return RateLimitError("The provider's quota is used up", code=code, status_code=status, retryable=False)
+    if isinstance(error, theirs.ModelRateLimitError) or status == 429:
         return RateLimitError(
             "The provider asks to slow down", code=code, status_code=status, retry_after=error.retry_after
         )
-    if isinstance(error, theirs.ModelQuotaExceededError):
-        return RateLimitError("The provider's quota is used up", code=code, status_code=status, retryable=False)
     if isinstance(error, theirs.ModelConnectionError):
         return APIError("The provider could not be reached", code=code, status_code=status)
     retryable = status is None or status >= 500 or status in (408, 409, 429)
