@@ -244,8 +244,7 @@ class Link:
         try:
             while self._waiting:
                 command = self._waiting.pop(0)
-                while self._out.crowded and not self._broken:
-                    await self._room.wait()
+                await self._uncrowded()
                 try:
                     if isinstance(command, Hello):
                         await self._hello(command)
@@ -259,6 +258,11 @@ class Link:
                     self._internal_error(command)
         finally:
             self._worker = None
+
+    async def _uncrowded(self) -> None:
+        """Wait until the client has read enough for another reply."""
+        while self._out.crowded and not self._broken:
+            await self._room.wait()
 
     def _internal_error(self, command: Command) -> None:
         reference = secrets.token_hex(4)
@@ -305,6 +309,7 @@ class Link:
             )
         )
         for target in hello.attach:
+            await self._uncrowded()
             try:
                 await endpoint.hub.attach(self, target, None)
             except CommandError as exc:

@@ -54,6 +54,8 @@ class RunSpec:
     grace_s: float | None = None
     deadline_s: float | None = None
     metadata: dict[str, Any] | None = None
+    attended: bool = False
+    """It came over a connection, which owns the session: the disconnect rule is for it."""
     resumes: int = 0
     """How often the server has resumed this prompt by itself."""
 

@@ -139,6 +139,7 @@ class Session:
             grace_s=command.grace_s,
             deadline_s=command.deadline_s,
             metadata=command.metadata,
+            attended=caller.outbox is not None,
         )
         if self.title is None:
             self.title = title_of(spec.messages)
@@ -338,6 +339,8 @@ class Session:
             self._interrupts -= self._interrupts > 0
             following = self._start(spec)
             self.log.after(Committed(following.begin))
+            if spec.attended and not self.owners.held:  # its owner left while a run that goes on was before it
+                self._nobody_owns()
         for steering in run.steerings:
             steering.decline()
 
