@@ -5,18 +5,42 @@ import { useCallback, useEffect, useMemo, useState } from "react";
 import { Composer } from "./Composer.js";
 import { Connection, sayConnection } from "./Connection.js";
 import { textOf } from "./format.js";
-import { Menu } from "./icons.js";
+import { Menu, Pulse } from "./icons.js";
+import { Inspector } from "./Inspector.js";
+import { keepLanguage, LanguageContext, preferred, useWords, type Language } from "./language.js";
 import { Sidebar } from "./Sidebar.js";
+import type { Tap } from "./tap.js";
 import { TokenForm } from "./TokenForm.js";
 import { keepToken, readToken } from "./token.js";
 import { Transcript } from "./Transcript.js";
 import { useFollow } from "./useFollow.js";
 import { goTo, useHash } from "./useHash.js";
 
-const HINT = "Enter sends · Shift+Enter for a new line";
-const HINT_BUSY = "Enter queues what comes next · Esc stops";
+interface Props {
+  gateway: Gateway;
+  /** The tap on its sockets, if there is one to inspect. */
+  tap?: Tap;
+}
 
-export function App({ gateway }: { gateway: Gateway }) {
+export function App(props: Props) {
+  const [language, setLanguage] = useState(preferred);
+  useEffect(() => {
+    document.documentElement.lang = language;
+  }, [language]);
+  const change = () => {
+    const next: Language = language === "en" ? "zh" : "en";
+    keepLanguage(next);
+    setLanguage(next);
+  };
+  return (
+    <LanguageContext value={language}>
+      <Page {...props} onLanguage={change} />
+    </LanguageContext>
+  );
+}
+
+function Page({ gateway, tap, onLanguage }: Props & { onLanguage: () => void }) {
+  const words = useWords();
   const hash = useHash();
   // A new chat has its id from the start, and the address learns it with the first message.
   const [fresh, setFresh] = useState(uuid);
@@ -31,6 +55,7 @@ export function App({ gateway }: { gateway: Gateway }) {
   const [drafts, setDrafts] = useState<Record<string, string>>({});
   const [said, setSaid] = useState(0);
   const [drawer, setDrawer] = useState(false);
+  const [inspecting, setInspecting] = useState(false);
   const text = drafts[id] ?? "";
   const setText = useCallback((value: string) => setDrafts((held) => ({ ...held, [id]: value })), [id]);
 
@@ -38,15 +63,16 @@ export function App({ gateway }: { gateway: Gateway }) {
   const stopping = state.status === "aborting";
   const row = list.sessions.find(({ session_id }) => session_id === id);
   const first = state.messages.find(({ role }) => role === "user");
-  const title = row?.title || (first ? textOf(first).slice(0, 60) : "") || "New chat";
+  const title = row?.title || (first ? textOf(first).slice(0, 60) : "") || words.newChat;
 
-  const send = (value: string) => {
+  const send = (value: string, steer = false) => {
     const { id: target } = session;
     if (hash !== target) goTo(target, true);
     setText("");
     setSaid((n) => n + 1);
     const { status, submitted } = session.state;
-    session.prompt(value, status !== "idle" || submitted ? { on_busy: "queue" } : {}).catch((error: unknown) => {
+    const busy = status !== "idle" || submitted;
+    session.prompt(value, busy ? { on_busy: steer ? "steer" : "queue" } : {}).catch((error: unknown) => {
       // Nothing written is lost: what was not taken is back where it came from.
       if (error instanceof GatewayError) setDrafts((held) => ({ ...held, [target]: held[target] || value }));
     });
@@ -86,7 +112,7 @@ export function App({ gateway }: { gateway: Gateway }) {
     if (hash) goTo("");
   };
   const remove = (target: SessionInfo) => {
-    if (!confirm(`Delete “${target.title || "New chat"}”?`)) return;
+    if (!confirm(words.reallyDelete(target.title || words.newChat))) return;
     gateway.remove(target.session_id).then(
       () => {
         if (target.session_id === id) startNew();
@@ -95,22 +121,32 @@ export function App({ gateway }: { gateway: Gateway }) {
     );
   };
 
+  const rename = (target: SessionInfo, title: string) => void gateway.rename(target.session_id, title).catch(() => undefined);
+
   const unauthorized = connection.status === "closed" && (connection.code === 4401 || connection.code === 4408);
   const announced = [
-    connection.status === "connected" ? "" : sayConnection(connection),
-    state.status === "waiting" ? "A tool needs your approval" : "",
-    stopping ? "Stopping" : busy ? "The assistant is working" : state.resumable ? "Stopped" : first ? "Ready" : "",
+    connection.status === "connected" ? "" : sayConnection(connection, words),
+    state.status === "waiting" ? words.needsApproval : "",
+    stopping ? words.isStopping : busy ? words.isWorking : state.resumable ? words.stopped : first ? words.ready : "",
   ];
   return (
-    <div className="app" data-drawer={drawer || undefined}>
-      <Sidebar list={list} current={id} onOpen={open} onNew={startNew} onDelete={remove} />
-      <button type="button" className="shade" aria-label="Close the list" tabIndex={-1} onClick={() => setDrawer(false)} />
+    <div className="app" data-drawer={drawer || undefined} data-inspecting={inspecting || undefined}>
+      <Sidebar
+        list={list}
+        current={id}
+        onOpen={open}
+        onNew={startNew}
+        onDelete={remove}
+        onRename={rename}
+        onLanguage={onLanguage}
+      />
+      <button type="button" className="shade" aria-label={words.closeList} tabIndex={-1} onClick={() => setDrawer(false)} />
       <main>
         <header>
           <button
             type="button"
             className="quiet menu"
-            aria-label="Conversations"
+            aria-label={words.conversations}
             aria-controls="sidebar"
             aria-expanded={drawer}
             onClick={() => setDrawer(!drawer)}
@@ -119,6 +155,20 @@ export function App({ gateway }: { gateway: Gateway }) {
           </button>
           <h1 data-testid="title">{title}</h1>
           <Connection connection={connection} onRetry={() => gateway.reconnect()} />
+          {tap && (
+            <button
+              type="button"
+              className="quiet"
+              data-testid="inspect"
+              aria-label={words.inspector}
+              title={words.inspectorMore}
+              aria-expanded={inspecting}
+              aria-controls={inspecting ? "inspector" : undefined}
+              onClick={() => setInspecting(!inspecting)}
+            >
+              <Pulse />
+            </button>
+          )}
         </header>
         <Transcript session={session} state={state} said={said} onExample={send} onResume={resume} />
         {state.error && (
@@ -130,13 +180,13 @@ export function App({ gateway }: { gateway: Gateway }) {
           focusKey={id}
           text={text}
           onText={setText}
-          onSend={() => send(text.trim())}
+          onSend={(steer) => send(text.trim(), steer)}
           onStop={stop}
           busy={busy}
           stopping={stopping}
-          hint={busy ? HINT_BUSY : HINT}
         />
       </main>
+      {tap && inspecting && <Inspector tap={tap} session={id} state={state} onClose={() => setInspecting(false)} />}
       <div className="hidden" role="status" aria-live="polite">
         {announced.filter(Boolean).join(". ")}
       </div>

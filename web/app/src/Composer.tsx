@@ -1,22 +1,24 @@
 /** Where one writes, sends and stops. */
 import { useEffect, useLayoutEffect, useRef, type KeyboardEvent } from "react";
-import { Arrow, Square } from "./icons.js";
+import { Arrow, Square, Steer } from "./icons.js";
+import { useWords } from "./language.js";
 
 interface Props {
   /** Moves the cursor here when it changes. */
   focusKey: string;
   text: string;
   onText: (text: string) => void;
-  onSend: () => void;
+  /** `steer`: for the agent that runs now, rather than after it. */
+  onSend: (steer?: boolean) => void;
   onStop: () => void;
   busy: boolean;
   stopping: boolean;
-  hint: string;
 }
 
 const finePointer = () => typeof matchMedia !== "function" || matchMedia("(pointer: fine)").matches;
 
-export function Composer({ focusKey, text, onText, onSend, onStop, busy, stopping, hint }: Props) {
+export function Composer({ focusKey, text, onText, onSend, onStop, busy, stopping }: Props) {
+  const words = useWords();
   const field = useRef<HTMLTextAreaElement>(null);
 
   useLayoutEffect(() => {
@@ -34,7 +36,7 @@ export function Composer({ focusKey, text, onText, onSend, onStop, busy, stoppin
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
-    if (text.trim()) onSend();
+    if (text.trim()) onSend(event.ctrlKey || event.metaKey);
   };
 
   return (
@@ -49,9 +51,9 @@ export function Composer({ focusKey, text, onText, onSend, onStop, busy, stoppin
         <textarea
           ref={field}
           data-testid="composer"
-          aria-label="Message"
+          aria-label={words.message}
           aria-describedby="composer-hint"
-          placeholder={busy ? "Write what comes next" : "Write a message"}
+          placeholder={busy ? words.writeNext : words.write}
           rows={1}
           value={text}
           onChange={(event) => onText(event.target.value)}
@@ -62,7 +64,18 @@ export function Composer({ focusKey, text, onText, onSend, onStop, busy, stoppin
           {busy && (
             <button type="button" className="stop" data-testid="stop" disabled={stopping} onClick={onStop}>
               {stopping ? <span className="spinner" /> : <Square />}
-              {stopping ? "Stopping…" : "Stop"}
+              {stopping ? words.stopping : words.stop}
+            </button>
+          )}
+          {busy && !stopping && text.trim() && (
+            <button
+              type="button"
+              className="steer"
+              data-testid="steer"
+              title={words.steerLong}
+              onClick={() => onSend(true)}
+            >
+              <Steer /> {words.steer}
             </button>
           )}
           <button
@@ -70,14 +83,14 @@ export function Composer({ focusKey, text, onText, onSend, onStop, busy, stoppin
             className="primary round"
             data-testid="send"
             disabled={!text.trim()}
-            aria-label={busy ? "Send when this is done" : "Send"}
+            aria-label={busy ? words.sendLater : words.send}
           >
             <Arrow />
           </button>
         </div>
       </div>
       <p className="hint" id="composer-hint">
-        {hint}
+        {busy ? words.hintBusy : words.hint}
       </p>
     </form>
   );

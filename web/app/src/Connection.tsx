@@ -1,30 +1,23 @@
 /** Are we connected, and what is being done about it? */
 import type { ConnectionState } from "@agent-gateway/sdk";
+import { useWords, type Words } from "./language.js";
 
-export function sayConnection({ status, attempt, code }: ConnectionState): string {
-  switch (status) {
-    case "connected":
-      return "Connected";
-    case "connecting":
-      return "Connecting…";
-    case "reconnecting":
-      return attempt > 1 ? `Reconnecting… (attempt ${attempt})` : "Reconnecting…";
-    case "offline":
-      return attempt > 1 ? `Offline (attempt ${attempt})` : "Offline";
-    case "closed":
-      return code === 1000 ? "Closed" : "Disconnected";
-  }
+export function sayConnection({ status, attempt, code }: ConnectionState, words: Words): string {
+  if (status === "closed" && code === 1000) return words.closedOnPurpose;
+  const again = (status === "reconnecting" || status === "offline") && attempt > 1;
+  return words.connection[status] + (again ? words.attempt(attempt) : "");
 }
 
 export function Connection({ connection, onRetry }: { connection: ConnectionState; onRetry: () => void }) {
+  const words = useWords();
   const { status, attempt, reason } = connection;
   return (
     <div className="connection" data-testid="connection" data-state={status} data-attempt={attempt} title={reason || undefined}>
       <span className="dot" />
-      <span className="said">{sayConnection(connection)}</span>
+      <span className="said">{sayConnection(connection, words)}</span>
       {status === "closed" && (
         <button type="button" className="link" onClick={onRetry}>
-          Reconnect
+          {words.reconnect}
         </button>
       )}
     </div>

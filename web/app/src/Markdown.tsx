@@ -3,10 +3,11 @@
  *
  * While it streams, only its last block is parsed again at each paint; the blocks before it stand.
  */
-import { memo, useState, type ComponentProps, type ReactNode } from "react";
+import { memo, type ComponentProps, type ReactNode } from "react";
 import ReactMarkdown, { type Components } from "react-markdown";
 import remarkGfm from "remark-gfm";
 import { Check, Copy } from "./icons.js";
+import { useCopy } from "./useCopy.js";
 
 const plugins = [remarkGfm];
 
@@ -112,19 +113,13 @@ function textIn(node: ReactNode): string {
 }
 
 function CodeBlock({ children, ...props }: ComponentProps<"pre">) {
-  const [copied, setCopied] = useState(false);
-  const copy = () => {
-    void navigator.clipboard?.writeText(textIn(children)).then(() => {
-      setCopied(true);
-      setTimeout(() => setCopied(false), 1500);
-    });
-  };
+  const [copied, copy] = useCopy();
   return (
     <div className="code">
       <pre {...props} tabIndex={0}>
         {children}
       </pre>
-      <button type="button" className="quiet copy" onClick={copy} aria-label={copied ? "Copied" : "Copy code"}>
+      <button type="button" className="quiet copy" onClick={() => copy(textIn(children))} aria-label={copied ? "Copied" : "Copy code"}>
         {copied ? <Check /> : <Copy />}
       </button>
     </div>

@@ -2,8 +2,10 @@
 import type { TextPart } from "@agent-gateway/sdk";
 import { useState } from "react";
 import { Chevron } from "./icons.js";
+import { useWords } from "./language.js";
 
 export function Reasoning({ part }: { part: TextPart }) {
+  const words = useWords();
   const thinking = part.state === "streaming";
   const [choice, setChoice] = useState<boolean | null>(null);
   const open = choice ?? thinking;
@@ -16,7 +18,7 @@ export function Reasoning({ part }: { part: TextPart }) {
         }}
       >
         <Chevron />
-        <span className={thinking ? "shimmer" : undefined}>{thinking ? "Thinking…" : "Thoughts"}</span>
+        <span className={thinking ? "shimmer" : undefined}>{thinking ? words.thinking : words.thoughts}</span>
       </summary>
       <div className="thoughts">{part.text}</div>
     </details>

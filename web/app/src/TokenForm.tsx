@@ -1,7 +1,9 @@
 /** Asked for only where the server wants one. */
 import { useState } from "react";
+import { useWords } from "./language.js";
 
 export function TokenForm({ refused, onToken }: { refused: boolean; onToken: (token: string) => void }) {
+  const words = useWords();
   const [token, setToken] = useState("");
   return (
     <div className="veil">
@@ -15,10 +17,10 @@ export function TokenForm({ refused, onToken }: { refused: boolean; onToken: (to
           if (token.trim()) onToken(token.trim());
         }}
       >
-        <h2 id="token-title">This gateway asks for a token</h2>
-        <p>It is kept in this tab only.</p>
+        <h2 id="token-title">{words.tokenTitle}</h2>
+        <p>{words.tokenKept}</p>
         <label>
-          Token
+          {words.token}
           <input
             type="password"
             autoComplete="current-password"
@@ -32,11 +34,11 @@ export function TokenForm({ refused, onToken }: { refused: boolean; onToken: (to
         </label>
         {refused && (
           <p className="bad" id="token-refused" role="alert">
-            That token was not accepted.
+            {words.tokenRefused}
           </p>
         )}
         <button type="submit" className="primary" data-testid="token-submit" disabled={!token.trim()}>
-          Connect
+          {words.connect}
         </button>
       </form>
     </div>

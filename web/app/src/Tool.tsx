@@ -3,22 +3,7 @@ import type { Session, ToolPart } from "@agent-gateway/sdk";
 import { useState, type ReactNode } from "react";
 import { brief, duration, fraction, show } from "./format.js";
 import { Check, Chevron, Cross, Question } from "./icons.js";
-
-const LABEL: Record<ToolPart["state"], string> = {
-  "input-streaming": "Preparing",
-  "input-available": "Waiting to run",
-  "approval-requested": "Needs your approval",
-  running: "Running",
-  "output-available": "Done",
-  "output-error": "Failed",
-};
-
-const OUTCOME: Record<NonNullable<ToolPart["outcome"]>, string> = {
-  not_run: "Did not run",
-  interrupted: "Interrupted",
-  unknown: "Outcome unknown",
-  failed: "Failed",
-};
+import { useWords } from "./language.js";
 
 function Field({ label, children, tone }: { label: string; children: ReactNode; tone?: "bad" }) {
   return (
@@ -30,12 +15,13 @@ function Field({ label, children, tone }: { label: string; children: ReactNode; 
 }
 
 function Progress({ data }: { data: unknown }) {
+  const words = useWords();
   const share = fraction(data);
   const said =
     typeof data === "string" ? data : ((data as { message?: unknown } | null)?.message as string | undefined);
   return (
     <div className="progress" data-testid="tool-progress">
-      {share !== null && <progress max={1} value={share} aria-label="Progress" />}
+      {share !== null && <progress max={1} value={share} aria-label={words.progress} />}
       <span>{typeof said === "string" ? said : share !== null ? `${Math.round(share * 100)} %` : brief(data)}</span>
     </div>
   );
@@ -43,6 +29,7 @@ function Progress({ data }: { data: unknown }) {
 
 export function Tool({ part, session, live }: { part: ToolPart; session: Session; live: boolean }) {
   const { state, outcome, approval } = part;
+  const words = useWords();
   const [answered, setAnswered] = useState(false);
   const busy = live && state !== "output-available" && state !== "output-error" && state !== "approval-requested";
   const failed = state === "output-error";
@@ -67,30 +54,30 @@ export function Tool({ part, session, live }: { part: ToolPart; session: Session
         <span className="name">{part.tool}</span>
         <span className="preview">{brief(part.input)}</span>
         <span className="said">
-          {failed ? OUTCOME[outcome ?? "failed"] : LABEL[state]}
+          {failed ? words.outcome[outcome ?? "failed"] : words.tool[state]}
           {duration(part) && <span className="muted"> · {duration(part)}</span>}
         </span>
         <Chevron />
       </summary>
       <div className="body">
-        {part.raw_input !== undefined && part.raw_input !== "" && <Field label="Input">{part.raw_input}</Field>}
-        {"input" in part && brief(part.input) !== "" && <Field label="Input">{show(part.input)}</Field>}
+        {part.raw_input !== undefined && part.raw_input !== "" && <Field label={words.input}>{part.raw_input}</Field>}
+        {"input" in part && brief(part.input) !== "" && <Field label={words.input}>{show(part.input)}</Field>}
         {"progress" in part && <Progress data={part.progress} />}
-        {"output" in part && <Field label="Output">{show(part.output)}</Field>}
+        {"output" in part && <Field label={words.output}>{show(part.output)}</Field>}
         {part.error !== undefined && (
-          <Field label="Error" tone="bad">
+          <Field label={words.error} tone="bad">
             {show(part.error)}
           </Field>
         )}
-        {approval?.decision && approval.decision !== "allow" && <p className="muted">Approval: {approval.decision}</p>}
-        {part.truncated && <p className="muted">Shortened: the whole was too long.</p>}
+        {approval?.decision && approval.decision !== "allow" && <p className="muted">{words.approval}: {approval.decision}</p>}
+        {part.truncated && <p className="muted">{words.shortened}</p>}
         {state === "approval-requested" && approval && (
-          <div className="approval" role="group" aria-label={`Allow ${part.tool}?`}>
+          <div className="approval" role="group" aria-label={words.allowOne(part.tool)}>
             <button type="button" className="primary" data-testid="allow" disabled={answered} onClick={() => answer("allow")}>
-              Allow
+              {words.allow}
             </button>
             <button type="button" data-testid="deny" disabled={answered} onClick={() => answer("deny")}>
-              Deny
+              {words.deny}
             </button>
           </div>
         )}

@@ -1,11 +1,10 @@
 /** The conversation. */
 import type { Session, SessionState } from "@agent-gateway/sdk";
-import { useEffect, useState } from "react";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { Down, Mark, Play } from "./icons.js";
+import { useWords } from "./language.js";
 import { Dots, MessageView } from "./MessageView.js";
 import { useStickToBottom } from "./useStickToBottom.js";
-
-const EXAMPLES = ["Tell me a long story", "Think, then answer", "Count to 20", "Show me a table and code"];
 
 interface Props {
   session: Session;
@@ -19,17 +18,32 @@ interface Props {
 export function Transcript({ session, state, said, onExample, onResume }: Props) {
   const { messages, queue, hasMore, ready, submitted, status, resumable } = state;
   const { scroller, content, stuck, toBottom, hold } = useStickToBottom(session.id);
+  const words = useWords();
   const [loading, setLoading] = useState(false);
+  const top = useRef<HTMLButtonElement>(null);
   useEffect(toBottom, [said, toBottom]);
 
-  const earlier = () => {
+  const earlier = useCallback(() => {
     setLoading(true);
-    hold();
-    session.history().then(
-      () => setLoading(false),
+    session.history(100).then(
+      () => {
+        hold(); // the session has them, the page does not show them yet
+        setLoading(false);
+      },
       () => setLoading(false),
     );
-  };
+  }, [session, hold]);
+
+  // Reading upwards, they are there before the end is.
+  useEffect(() => {
+    if (!top.current || loading || typeof IntersectionObserver !== "function") return undefined;
+    const observer = new IntersectionObserver(([seen]) => seen?.isIntersecting && earlier(), {
+      root: scroller.current,
+      rootMargin: "600px 0px 0px",
+    });
+    observer.observe(top.current);
+    return () => observer.disconnect();
+  }, [earlier, loading, hasMore, scroller]);
 
   const empty = messages.length === 0 && queue.length === 0 && !submitted;
   const idle = status === "idle" && !submitted;
@@ -42,14 +56,15 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
         data-testid="transcript"
         role="log"
         aria-live="off"
-        aria-label="Conversation"
+        aria-label={words.conversation}
+        data-stuck={stuck || undefined}
         aria-busy={!idle}
         tabIndex={0}
       >
         <div className="column" ref={content}>
           {hasMore && (
-            <button type="button" className="earlier" disabled={loading} onClick={earlier} data-testid="earlier">
-              {loading ? "Loading…" : "Earlier messages"}
+            <button type="button" ref={top} className="earlier" disabled={loading} onClick={earlier} data-testid="earlier">
+              {loading ? words.loading : words.earlier}
             </button>
           )}
           {messages.map((message) => (
@@ -63,11 +78,11 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
               <Dots />
             </div>
           )}
-          {state.ended === "deleted" && <p className="ending">This conversation was deleted.</p>}
+          {state.ended === "deleted" && <p className="ending">{words.deleted}</p>}
           {resumable && idle && !empty && (
             <div className="after">
               <button type="button" data-testid="resume" onClick={onResume}>
-                <Play /> Resume
+                <Play /> {words.resume}
               </button>
             </div>
           )}
@@ -79,10 +94,10 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
           {empty && ready && (
             <div className="welcome">
               <Mark />
-              <h2>What shall we work on?</h2>
-              <p>You see every step as it happens, and can stop it at any moment.</p>
+              <h2>{words.welcome}</h2>
+              <p>{words.welcomeMore}</p>
               <div className="examples">
-                {EXAMPLES.map((text) => (
+                {words.examples.map((text) => (
                   <button key={text} type="button" data-testid="example" onClick={() => onExample(text)}>
                     {text}
                   </button>
@@ -93,7 +108,7 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
         </div>
       </div>
       {!stuck && (
-        <button type="button" className="latest" onClick={toBottom} aria-label="Jump to the newest message">
+        <button type="button" className="latest" onClick={toBottom} aria-label={words.newest}>
           <Down />
         </button>
       )}

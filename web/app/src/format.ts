@@ -1,5 +1,6 @@
 /** Small pieces of text. */
 import type { Message, ToolPart } from "@agent-gateway/sdk";
+import type { Language } from "./language.js";
 
 export function textOf(message: Message): string {
   return message.parts.flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n\n");
@@ -32,14 +33,17 @@ export function duration({ started_at, ended_at }: ToolPart): string {
   return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
-const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "narrow" });
-
-export function ago(time: number, now = Date.now()): string {
+export function ago(time: number, language: Language, soon: string, now = Date.now()): string {
+  const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
   const minutes = Math.round((time - now) / 60_000);
-  if (minutes > -1) return "now";
+  if (minutes > -1) return soon;
   if (minutes > -60) return relative.format(minutes, "minute");
   if (minutes > -60 * 24) return relative.format(Math.round(minutes / 60), "hour");
   return relative.format(Math.round(minutes / (60 * 24)), "day");
+}
+
+export function bytes(n: number): string {
+  return n < 1000 ? `${Math.round(n)} B` : n < 1e6 ? `${(n / 1000).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`;
 }
 
 /** How far a tool says it is, from 0 to 1; null where it does not say. */

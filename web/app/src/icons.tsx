@@ -82,6 +82,27 @@ export const Question = () => (
   </Icon>
 );
 
+export const Pencil = () => (
+  <Icon>
+    <path d="m4 16 .8-3.400 8-8a1.600 1.600 0 0 1 2.300 0l.3.300a1.600 1.600 0 0 1 0 2.300l-8 8L4 16Z" />
+  </Icon>
+);
+export const Again = () => (
+  <Icon>
+    <path d="M15.500 10a5.500 5.500 0 1 1-1.700-4M15.500 3.500V7H12" />
+  </Icon>
+);
+export const Steer = () => (
+  <Icon>
+    <path d="M5 4v4a3 3 0 0 0 3 3h7M11.500 7.500 15 11l-3.500 3.500" />
+  </Icon>
+);
+export const Pulse = () => (
+  <Icon>
+    <path d="M3 10h3l2.500-5.500 3.500 11L14.500 10H17" />
+  </Icon>
+);
+
 /** The mark of the product: a gate with somebody in it. */
 export const Mark = () => (
   <svg className="mark" viewBox="0 0 32 32" width="1em" height="1em" aria-hidden="true">

@@ -17,18 +17,17 @@ export function useStickToBottom(key: unknown): Stick {
   const content = useRef<HTMLDivElement>(null);
   const wanted = useRef(true);
   const lastTop = useRef(0);
-  const held = useRef<number | null>(null);
+  const held = useRef<{ element: Element; top: number } | null>(null);
   const [stuck, setStuck] = useState(true);
 
   const settle = useCallback(() => {
     const element = scroller.current;
     if (!element) return;
     if (held.current !== null) {
-      const top = element.scrollHeight - held.current;
-      if (top !== element.scrollTop) {
-        element.scrollTop = top;
-        held.current = null;
-      }
+      const { element: read, top } = held.current;
+      const moved = read.getBoundingClientRect().top - top;
+      if (moved !== 0) element.scrollTop += moved;
+      held.current = null;
     } else if (wanted.current) element.scrollTop = element.scrollHeight;
     lastTop.current = element.scrollTop;
   }, []);
@@ -40,8 +39,10 @@ export function useStickToBottom(key: unknown): Stick {
   }, [settle]);
 
   const hold = useCallback(() => {
-    const element = scroller.current;
-    if (element) held.current = element.scrollHeight - element.scrollTop;
+    const edge = scroller.current?.getBoundingClientRect().top ?? 0;
+    const shown = [...(content.current?.querySelectorAll("[data-message-id]") ?? [])];
+    const element = shown.find((one) => one.getBoundingClientRect().bottom > edge);
+    if (element) held.current = { element, top: element.getBoundingClientRect().top };
   }, []);
 
   useLayoutEffect(() => {

@@ -139,6 +139,12 @@ export class Gateway {
     this.tell({ type: "session-changed", session_id: id, title: null, status: "idle", updated_at: Date.now(), deleted: true });
   }
 
+  /** Give a session another title. */
+  async rename(id: string, title: string): Promise<void> {
+    const row = (await this.http("PATCH", `api/sessions/${encodeURIComponent(id)}`, { title })) as SessionInfo;
+    this.tell({ type: "session-changed", session_id: id, title: row.title, status: row.status, updated_at: row.updated_at });
+  }
+
   /** Try again now: after a final close (with another token, say), or instead of waiting. */
   reconnect(options: { token?: Token } = {}): void {
     if (options.token !== undefined) this.token = options.token;
@@ -319,11 +325,12 @@ export class Gateway {
     this.timers.add(timer);
   }
 
-  private async http(method: string, path: string): Promise<unknown> {
+  private async http(method: string, path: string, content?: object): Promise<unknown> {
     const url = new URL(path, this.url.replace(/^ws/, "http"));
     const token = typeof this.token === "function" ? await this.token() : this.token;
     const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
-    const response = await fetch(url, { method, headers });
+    if (content) headers["content-type"] = "application/json";
+    const response = await fetch(url, { method, headers, ...(content ? { body: JSON.stringify(content) } : {}) });
     const body: unknown = response.status === 204 ? null : await response.json().catch(() => null);
     if (response.ok) return body;
     const { code = "http", message = `${method} ${path}: ${response.status}` } = ((body as { error?: object })?.error ??

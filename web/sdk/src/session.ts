@@ -134,7 +134,7 @@ export class Session {
   prompt(input: string | UserInput[], options: PromptOptions & { id?: string } = {}): Promise<Ack> {
     const { id = uuid(), ...rest } = options;
     const parts = typeof input === "string" ? [{ type: "text" as const, text: input }] : (input[0]?.parts ?? []);
-    const message: UserMessage = { id: `local:${id}`, role: "user", parts, created_at: Date.now() };
+    const message = { id: `local:${id}`, role: "user", parts, created_at: Date.now() } as UserMessage;
     const content = typeof input === "string" ? { text: input } : { messages: input };
     return this.start(
       { type: "prompt", id, session_id: this.id, ...content, ...rest },

@@ -263,10 +263,10 @@ function replace(t: Transcript, at: number, change: Partial<AssistantMessage>): 
 }
 
 /** An event that says `truncated` marks the part it touches. */
-const marked = (part: Part, e: { truncated?: boolean }): Part =>
-  e.truncated === true && part.type !== "file" ? { ...part, truncated: true } : part;
+const marked = (part: Part, e: object): Part =>
+  (e as { truncated?: boolean }).truncated === true ? ({ ...part, truncated: true } as Part) : part;
 
-function addPart(t: Transcript, e: { message_id?: string; truncated?: boolean }, part: Part): Transcript {
+function addPart(t: Transcript, e: { message_id?: string }, part: Part): Transcript {
   const at = t.messages.findLastIndex((message) => message.id === e.message_id);
   return replace(t, at, { parts: [...(t.messages[at]?.parts ?? []), marked(part, e)] });
 }
@@ -284,7 +284,7 @@ function findPart(t: Transcript, wanted: (part: Part) => boolean): [number, numb
 
 function onPart(
   t: Transcript,
-  e: { truncated?: boolean },
+  e: object,
   wanted: (part: Part) => boolean,
   change: (part: Part) => Part,
 ): Transcript {
@@ -296,7 +296,7 @@ function onPart(
   return replace(t, at, { parts });
 }
 
-const onText = (t: Transcript, e: { part_id: string; truncated?: boolean }, change: (part: TextPart) => TextPart) =>
+const onText = (t: Transcript, e: { part_id: string }, change: (part: TextPart) => TextPart) =>
   onPart(
     t,
     e,
@@ -304,7 +304,7 @@ const onText = (t: Transcript, e: { part_id: string; truncated?: boolean }, chan
     (part) => change(part as TextPart),
   );
 
-const onTool = (t: Transcript, e: { call_id: string; truncated?: boolean }, change: (part: ToolPart) => ToolPart) =>
+const onTool = (t: Transcript, e: { call_id: string }, change: (part: ToolPart) => ToolPart) =>
   onPart(
     t,
     e,
