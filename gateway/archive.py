@@ -89,31 +89,33 @@ class Archive:
         """Encode the snapshot frame: newest messages, at most 50 and 1 MiB, and every open part."""
         fold = self.fold
         messages = fold.messages
+        frame = encode(
+            {
+                "type": "snapshot",
+                "session_id": session_id,
+                "epoch": fold.epoch,
+                "seq": fold.seq,
+                "status": fold.status,
+                "run_id": fold.run_id,
+                "resumable": fold.resumable,
+                **_waiting(fold),
+            }
+        )[:-1]
+        room = SNAPSHOT_BYTES - len(frame)
         chosen: list[bytes] = []
         size = 0
         for message in reversed(messages[-SNAPSHOT_MESSAGES:]):
             data = encode(message)
-            if size + len(data) + 1 > SNAPSHOT_BYTES:
+            if size + len(data) + 1 > room:
                 if not chosen:
-                    data = encode(fit(message, SNAPSHOT_BYTES))
+                    data = encode(fit(message, room))
                     chosen.append(data)
                 break
             chosen.append(data)
             size += len(data) + 1
         chosen.reverse()
-        head = {
-            "type": "snapshot",
-            "session_id": session_id,
-            "epoch": fold.epoch,
-            "seq": fold.seq,
-            "status": fold.status,
-            "run_id": fold.run_id,
-            "resumable": fold.resumable,
-            "has_more": self.window + len(messages) > len(chosen),
-            "pending": fold.pending,
-            "queue": fold.queue,
-        }
-        return encode(head)[:-1] + b',"messages":[' + b",".join(chosen) + b"]}"
+        has_more = encode(self.window + len(messages) > len(chosen))
+        return b'%b,"has_more":%b,"messages":[%b]}' % (frame, has_more, b",".join(chosen))
 
     def compaction(self, drop_to: int) -> Compaction:
         """Plan what to store so that events up to the fold's seq are no longer needed to rebuild it."""
@@ -137,6 +139,19 @@ class Archive:
             self.window += surplus
 
 
+def _waiting(fold: Transcript) -> dict[str, Any]:
+    """Give a snapshot's open approvals and queue; what takes more than half of it in all comes cut."""
+    waiting = {"pending": fold.pending, "queue": fold.queue}
+    if len(encode(waiting)) <= SNAPSHOT_BYTES // 2:
+        return waiting
+    share = SNAPSHOT_BYTES // 2 // (len(fold.pending) + len(fold.queue)) - 1024
+    pending = [dict(entry) for entry in fold.pending]
+    for entry in pending:
+        _shorten(entry, "input", share, len(encode(entry)))
+    queue = [{**entry, "message": fit(entry["message"], share)} for entry in fold.queue]
+    return {"pending": pending, "queue": queue}
+
+
 def _finished(message: Mapping[str, Any]) -> bool:
     return message["role"] == "user" or message["completed_at"] is not None
 
@@ -157,6 +172,7 @@ def fit(message: dict[str, Any], limit: int) -> dict[str, Any]:
                     _shorten(part, name, max(allowance, 0), excess)
     if len(encode(message)) > limit:
         message["parts"] = []
+        message.pop("metadata", None)
     return message
 
 
