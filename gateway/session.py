@@ -12,17 +12,18 @@ import logging
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import orjson
 
+from gateway.archive import fit
 from gateway.ids import new_id, now_ms
 from gateway.run import Run, RunSpec
 from gateway.seal import LOST, closing_events, open_turn
 from gateway.steering import Steering
 from gateway.stores.base import CommandRow, SessionRow
 from protocol import frames
-from protocol.codec import clean_text, encode, jsonable
+from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode, jsonable
 from protocol.errors import CommandError
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TITLE_CHARS = 80
+MAX_USER_BYTES = MAX_MESSAGE_BYTES - 4096
+"""What a user message may take, encoded: the event around it stays within 1 MiB."""
+
 MAX_RESUMES = 2
 """How often the server resumes a lost prompt by itself (contract, "Crash, store failure, drain")."""
 
@@ -376,6 +380,8 @@ class Session:
             metadata = metadata if metadata is not None else command.metadata
             if metadata is not None:
                 message["metadata"] = jsonable(metadata)
+            if len(encode(message)) > MAX_USER_BYTES:
+                message = cast("UserMessage", fit(cast("dict[str, Any]", message), MAX_USER_BYTES))
             messages.append(message)
         return messages
 
@@ -536,8 +542,8 @@ class Session:
         if self.run.spec.on_disconnect == "abort":
             self.abort("disconnect")
 
-    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> None:
-        """Place or replace a connection's cursor, answered by ``attached``."""
+    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> Committed | None:
+        """Place or replace a connection's cursor, answered by ``attached``: now, or with the effect's commit."""
         outbox = caller.outbox
         if outbox is None:
             raise CommandError("unsupported", "only a connection can attach")
@@ -549,9 +555,11 @@ class Session:
         if ahead and target.role == "owner":
             # The client has seen what this log has not: the log lost its tail. Its seqs must not be used twice.
             self.log.renew_epoch()
-            self.log.after(Committed(lambda: outbox.attach(self.log, target.role, id_=id_)))
-            return
+            effect = Committed(lambda: outbox.attach(self.log, target.role, id_=id_))
+            self.log.after(effect)
+            return effect
         outbox.attach(self.log, target.role, id_=id_, epoch=target.epoch, seq=target.seq)
+        return None
 
     # -- recovery
 
@@ -606,9 +614,10 @@ class Session:
             self._forget(spec)
         self.queue.clear()
         self._interrupts = 0
-        refusal = frames.error(store_unavailable(), None, self.session_id)
-        for owner in {cursor.sink for cursor in self.log.cursors}:
-            owner.reply(refusal)
+        if run is not None:  # and not again each time that sealing it fails
+            refusal = frames.error(store_unavailable(), None, self.session_id)
+            for owner in {cursor.sink for cursor in self.log.cursors}:
+                owner.reply(refusal)
         self._services.lost(self)
 
 
