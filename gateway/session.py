@@ -576,6 +576,7 @@ class Session:
         fold = self.log.archive.fold
         waiting = list({entry["run_id"]: entry for entry in fold.queue}.values())
         run_id = fold.run_id
+        stopped = fold.status == "aborting"  # somebody had asked for its end: it does not come back by itself
         if run_id is not None:
             for event in closing_events(open_turn(fold), LOST):
                 self.log.append({**event, "run_id": run_id})
@@ -586,7 +587,7 @@ class Session:
         self._ended_open = True if run_id is not None else None
         self.log.redescribe()
         last = self._last_spec
-        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume":
+        if run_id is None or stopped or last is None or last.run_id != run_id or last.on_lost != "resume":
             return
         if last.resumes < MAX_RESUMES:
             spec = RunSpec(
