@@ -73,8 +73,9 @@ class Engine:
         try:
             await asyncio.shield(reading)
         except asyncio.CancelledError:
-            # Its reader, cancelled, would cancel the run again and again, in the middle of the tools' clean-up, and not
-            # wait for it. Told to cancel, it does so once, and the stream ends when everything has.
+            # Its reader, cancelled, would cancel the run again and again, in the middle of the model's clean-up, and
+            # not wait for it. Told to cancel, it does so once, and the stream ends when the run has. (A tool it
+            # cancels and leaves to itself; nothing public leads to that task.)
             result.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             raise
