@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -63,14 +65,40 @@ class StaticTokens:
         return Principal(f"token-{digest.hex()[:16]}")
 
 
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether only this machine can reach an address."""
+    if address.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def host_allowed(host: str | None, allowed: Collection[str]) -> bool:
+    """Say whether a request was meant for us, by its ``Host`` header: DNS rebinding brings a stranger's name."""
+    if not allowed or "*" in allowed:
+        return True
+    if host is None:
+        return False
+    name = host.lower()
+    return name in allowed or re.sub(r":\d+\Z", "", name) in allowed
+
+
 def origin_allowed(origin: str | None, host: str | None, allowed: Collection[str]) -> bool:
     """Say whether a browser's page may talk to us: the same host, or one that was named (``*``: any).
 
     A client without ``Origin`` is no browser and is let through.
     """
-    if origin is None or "*" in allowed or origin.rstrip("/") in allowed:
+    if origin is None or "*" in allowed or origin.rstrip("/").lower() in allowed:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     if not parts.netloc or host is None:
         return False
     default = {"http": ":80", "https": ":443"}.get(parts.scheme, "")

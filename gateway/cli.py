@@ -10,11 +10,13 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from gateway.app import Gateway, load_engine, open_store
+from gateway.auth import LOOPBACK_HOSTS, is_loopback
 from gateway.config import BadSetting, Settings, read_settings
 from gateway.stores.base import StoreUnavailable, StoreUnusable
 from gateway.version import VERSION
@@ -28,12 +30,12 @@ _FLAGS: dict[str, str] = {
     "store": "sqlite:///file.db",
     "token": "bearer token(s), comma separated, that clients must bring",
     "origins": "other origins whose pages may connect, comma separated",
+    "hosts": "names that the Host header may have, comma separated",
     "disconnect-grace": "seconds a run outlives its last owner's lost connection",
     "abort-grace": "seconds an aborted engine has to close",
     "drain": "seconds that live runs may finish in after SIGTERM",
     "model": "the default agent's model: scripted, openai:NAME, anthropic:NAME, google:NAME (keys: OPENAI_API_KEY, …)",
     "model-url": "an OpenAI-compatible endpoint for --model, such as http://127.0.0.1:11434/v1",
-    "shell": "let the default agent run shell commands, asking before each",
     "log-level": "debug, info, warning, error",
 }
 
@@ -58,10 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("engine", nargs="?", help="module:attribute; default: the offline demonstration agent")
     serve.add_argument("--config", help="a TOML file with settings")
     for flag, text in _FLAGS.items():
-        if flag == "shell":
-            serve.add_argument(f"--{flag}", help=text, action="store_const", const="true")
-        else:
-            serve.add_argument(f"--{flag}", help=text)
+        serve.add_argument(f"--{flag}", help=text)
+    serve.add_argument(
+        "--anonymous", action="store_const", const="true", help="serve other addresses than loopback without a token"
+    )
+    serve.add_argument(
+        "--shell", action="store_const", const="true", help="let the default agent run commands, asking before each"
+    )
     serve.set_defaults(command=_serve)
 
     chat = commands.add_parser("chat", help="talk to a gateway in the terminal")
@@ -81,12 +86,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    flags = {flag.replace("-", "_"): getattr(options, flag.replace("-", "_")) for flag in _FLAGS}
+    names = [flag.replace("-", "_") for flag in _FLAGS] + ["anonymous", "shell"]
+    flags = {name: getattr(options, name) for name in names}
     settings = read_settings(flags, config=options.config)
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = _guard(settings)
     gateway = Gateway(load_engine(options.engine, settings), settings=settings)
     listener = _listen(settings)
     config = uvicorn.Config(
@@ -105,6 +112,19 @@ def _serve(options: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner, listener:
         runner.run(_run(gateway, server, listener))
     return 0
+
+
+def _guard(settings: Settings) -> Settings:
+    """Without a token, keep strangers out: loopback only unless told otherwise, and by its own names only."""
+    if settings.token is not None or settings.anonymous:
+        return settings
+    if not is_loopback(settings.host):
+        raise BadSetting(
+            f"host: others can reach {settings.host} and there is no --token; --anonymous serves it all the same"
+        )
+    if settings.hosts:
+        return settings
+    return replace(settings, hosts=",".join((*LOOPBACK_HOSTS, settings.host)))
 
 
 async def _run(gateway: Gateway, server: uvicorn.Server, listener: socket.socket) -> None:

@@ -12,7 +12,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gateway.auth import origin_allowed
+from gateway.auth import host_allowed, origin_allowed
 from gateway.outbox import Outbox
 from gateway.version import SERVER
 from gateway.wakeup import Wakeup
@@ -54,9 +54,8 @@ class Endpoint:
             hello_timeout=settings.hello_timeout,
             auth_required=authenticator.required,
         )
-        self._origins = frozenset(
-            origin.strip().rstrip("/") for origin in settings.origins.split(",") if origin.strip()
-        )
+        self._origins = _listed(settings.origins)
+        self._hosts = _listed(settings.hosts)
         self._clock: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -69,9 +68,13 @@ class Endpoint:
             self._clock.cancel()
             await asyncio.gather(self._clock, return_exceptions=True)
 
-    def origin_allowed(self, origin: str | None, host: str | None) -> bool:
-        """Say whether a browser's page may use this gateway."""
-        return origin_allowed(origin, host, self._origins)
+    def refusal(self, origin: str | None, host: str | None) -> str | None:
+        """Say why a request may not use this gateway, from its ``Origin`` and ``Host``; None if it may."""
+        if not host_allowed(host, self._hosts):
+            return "this host name is not allowed; see --hosts"
+        if not origin_allowed(origin, host, self._origins):
+            return "this origin is not allowed; see --origins"
+        return None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one WebSocket (an ASGI application)."""
@@ -80,8 +83,8 @@ class Endpoint:
         offered = scope.get("subprotocols") or []
         if self.hub.draining:
             await _deny(receive, send, 503, "the server is shutting down", {"retry-after": "1"})
-        elif not self.origin_allowed(headers.get("origin"), headers.get("host")):
-            await _deny(receive, send, 403, "this origin is not allowed")
+        elif (refusal := self.refusal(headers.get("origin"), headers.get("host"))) is not None:
+            await _deny(receive, send, 403, refusal)
         elif offered and frames.SUBPROTOCOL not in offered:
             await _deny(receive, send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
         else:
@@ -166,7 +169,7 @@ class Link:
         self._broken = False
 
     def reply(self, frame: frames.Frame) -> None:
-        """Send a frame before any event; see :class:`~gateway.session.Caller`."""
+        """Send a frame before any event; see :class:`~gateway.services.Caller`."""
         self._out.reply(frame)
 
     def close(self, code: CloseCode, reason: str, *, flush: bool = False) -> None:
@@ -246,6 +249,8 @@ class Link:
                 try:
                     if isinstance(command, Hello):
                         await self._hello(command)
+                    elif not self._connection.welcomed:  # its hello failed: nobody is there to act for
+                        raise CommandError("unauthorized", "the hello was not accepted")
                     else:
                         await self._endpoint.hub.handle(self, command)
                 except CommandError as exc:
@@ -258,6 +263,8 @@ class Link:
     def _internal_error(self, command: Command) -> None:
         reference = secrets.token_hex(4)
         logger.exception("reference %s: %s failed", reference, command.type)
+        if not self._connection.welcomed:
+            self.close(CloseCode.INTERNAL, "internal error")
         problem = CommandError("internal", f"internal error; reference {reference} in the server's log")
         self.reply(frames.error(problem, command.id, getattr(command, "session_id", None)))
 
@@ -387,6 +394,12 @@ async def _outlive(task: asyncio.Task[None]) -> None:
     if cancelled is not None:
         raise cancelled
     task.result()
+
+
+def _listed(text: str) -> frozenset[str]:
+    """Read a comma separated setting."""
+    items = (item.strip().rstrip("/").lower() for item in text.split(","))
+    return frozenset(item for item in items if item)
 
 
 def _seconds_until(time_ms: int) -> float:

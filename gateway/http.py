@@ -108,8 +108,9 @@ class Api:
 
     async def _principal(self, request: Request) -> str:
         headers = request.headers
-        if not self._endpoint.origin_allowed(headers.get("origin"), headers.get("host")):
-            raise CommandError("forbidden", "this origin is not allowed")
+        refusal = self._endpoint.refusal(headers.get("origin"), headers.get("host"))
+        if refusal is not None:
+            raise CommandError("forbidden", refusal)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         bearer = token.strip() if scheme.lower() == "bearer" else None
         principal = await self._endpoint.authenticator.authenticate(bearer)

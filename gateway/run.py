@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.engine.port import Engine
     from gateway.log import Log
+    from gateway.steering import Steering
     from protocol.commands import OnDisconnect, OnLost
     from protocol.events import AbortReason, Mode
     from protocol.frames import AbortState
@@ -100,6 +101,10 @@ class Run:
         self.finished = False
         self.completed = False
         self.shaper = Shaper(message_id, host.seen)
+        self.command_ids: list[str] = []
+        """Commands that were steered into the run."""
+        self.steerings: list[Steering] = []
+        """Prompts offered to the engine and not taken yet."""
         self.done = asyncio.Event()
         """Set once the run is sealed."""
         self._host = host
@@ -167,7 +172,10 @@ class Run:
             # Only our own grace and a failed store cancel this task, and it ends here.
             if self.reason is None:
                 failure = MessageErrorBuilder.build(RuntimeError("the engine cancelled itself")).to_dict()
-        except Exception as exc:
+        except KeyboardInterrupt:
+            raise  # the process is being ended; the next one seals the run
+        except BaseException as exc:
+            # Also what is no Exception, a tool's sys.exit() for one: nobody else would ever end the run.
             if self.reason is None:
                 logger.warning("run %s failed", self.run_id, exc_info=exc)
             else:
@@ -177,6 +185,8 @@ class Run:
             return
         if self.reason is not None:
             self._finish(aborted(self.reason))
+        elif failure is not None and failure["reason"] == "AbortError":
+            self._finish(aborted("policy"))  # the engine stopped itself
         elif failure is not None:
             self._finish(Ending("failed", "error", error=failure))
         else:
@@ -202,6 +212,9 @@ class Run:
                 if self.finished:
                     return
                 for shaped in feed(event):
+                    if shaped["type"] == "message-added":
+                        self._taken(shaped["id"])
+                        continue
                     shaped["run_id"] = run_id
                     append(shaped)
                 if clock() >= until or log.crowded:
@@ -212,6 +225,33 @@ class Run:
             if close is not None:
                 with suppress(RuntimeError):
                     await close()
+
+    # -- steering
+
+    def offer(self, steering: Steering) -> None:
+        """Offer new messages to the engine, which takes them at its next safe point."""
+        self.steerings.append(steering)
+        self.shaper.steering.update(message["id"] for message in steering.spec.messages)
+        task = asyncio.create_task(steering.offer(self._engine, self, self._host.session_id))
+        self._host.keep(task)
+
+    def place(self, steering: Steering) -> None:
+        """Put offered messages where the run is now."""
+        for shaped in self.shaper.steer():
+            if shaped["type"] == "message-added":
+                self._taken(steering.spec.messages[0]["id"])
+                continue
+            shaped["run_id"] = self.run_id
+            self._host.log.append(shaped)
+
+    def _taken(self, message_id: str) -> None:
+        for steering in self.steerings:
+            ids = [message["id"] for message in steering.spec.messages]
+            if message_id in ids:
+                self.shaper.steering.difference_update(ids)
+                self.steerings.remove(steering)
+                steering.place(self)
+                return
 
     async def _breathe(self) -> None:
         await asyncio.sleep(0)

@@ -7,13 +7,15 @@ supplies starts, ends and ids, renames repeated ids, drops what makes no sense, 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, get_args
 
 from gateway.archive import cut_text
 from gateway.ids import new_id
 from gateway.seal import Ending, OpenTurn
 from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode
-from protocol.messages import MessageError, Usage, add_usage
+from protocol.commands import MAX_SEQ
+from protocol.messages import ABORT_ERROR, ErrorReason, MessageError, Usage, add_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,11 @@ Event = dict[str, Any]
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
 """What one text, input or output may take, encoded: a frame around it stays within 1 MiB."""
 
+MAX_ERROR_BYTES = 64 * 1024
+"""What the message of an error may take, encoded."""
+
+ERROR_REASONS: frozenset[str] = frozenset(get_args(ErrorReason))
+
 _TEXTS = {"text-delta": "text", "reasoning-delta": "reasoning"}
 
 
@@ -33,6 +40,8 @@ class Shaper:
 
     def __init__(self, message_id: str, seen: set[str]) -> None:
         self.turn = OpenTurn(message_id)
+        self.steering: set[str] = set()
+        """Ids of messages that the engine was offered and may announce with ``message-added``."""
         self.more_messages = 0
         """Assistant messages beyond the one that the run's start brought."""
         self._seen = seen
@@ -77,7 +86,7 @@ class Shaper:
         if not isinstance(text, str) or not text:
             return []
         part_id = self._implicit
-        name = event.get("part_id")
+        name = _name(event.get("part_id"))
         out: list[Event] = []
         if self._finish is not None:
             self._reopen(out)
@@ -106,7 +115,7 @@ class Shaper:
         if len(cut) < len(text):
             event["truncated"] = True
 
-    def _open_part(self, kind: str, name: Any, out: list[Event]) -> str:
+    def _open_part(self, kind: str, name: str | None, out: list[Event]) -> str:
         part_id = self._assign(name, "prt")
         self.turn.parts[part_id] = kind
         out.append({"type": f"{kind}-start", "message_id": self.turn.message_id, "part_id": part_id})
@@ -122,12 +131,12 @@ class Shaper:
         if kind is not None:
             out.append({"type": f"{kind}-end", "message_id": self.turn.message_id, "part_id": part_id})
 
-    def _assign(self, name: Any, prefix: str) -> str:
+    def _assign(self, name: str | None, prefix: str) -> str:
         """Give the session's id for an engine's: the same where it is new, another where the session has had it."""
-        if not isinstance(name, str) or not name or len(name) > 200:
+        if name is None:
             return new_id(prefix)
         id_ = clean_text(name)
-        if id_ in self._seen:
+        if id_ in self._seen or not 0 < len(id_) <= 200:
             id_ = new_id(prefix)
         self._seen.add(id_)
         self._names[name] = id_
@@ -140,9 +149,9 @@ class Shaper:
             self._fresh = False
             return
         self._finish_message(out)
-        self._start_message(event.get("message_id"), out)
+        self._start_message(_name(event.get("message_id")), out)
 
-    def _start_message(self, name: Any, out: list[Event]) -> None:
+    def _start_message(self, name: str | None, out: list[Event]) -> None:
         self._fresh = False
         self.more_messages += 1
         self.turn.message_id = self._assign(name, "msg")
@@ -154,6 +163,25 @@ class Shaper:
         if self._finish is not None:
             self._finish_message(out)
             self._start_message(None, out)
+
+    def steer(self) -> list[Event]:
+        """The run takes new user messages here: end the message, leave a mark for them, begin the next message."""
+        out: list[Event] = []
+        if self._finish is None:
+            self._finish = {"finish_reason": "steered"}
+        self._finish_message(out)
+        out.append({"type": "message-added"})
+        self._start_message(None, out)
+        self._fresh = True  # an engine that announces the next message means this one
+        return out
+
+    def _message_added(self, event: Event, out: list[Event]) -> None:
+        message = event.get("message")
+        id_ = message.get("id") if isinstance(message, dict) else None
+        if isinstance(id_, str) and id_ in self.steering:
+            out.extend(
+                {**shaped, "id": id_} if shaped["type"] == "message-added" else shaped for shaped in self.steer()
+            )
 
     def _message_finish(self, event: Event, out: list[Event]) -> None:
         if self._finish is None:
@@ -216,13 +244,13 @@ class Shaper:
 
     def _part_start(self, event: Event, out: list[Event]) -> None:
         self._close_implicit(out)
-        name = event.get("part_id")
+        name = _name(event.get("part_id"))
         part_id = self._open_part(event["type"].removesuffix("-start"), name, out)
         if name is None:
             self._implicit = part_id
 
     def _part_end(self, event: Event, out: list[Event]) -> None:
-        name = event.get("part_id")
+        name = _name(event.get("part_id"))
         part_id = self._implicit if name is None else self._names.get(name)
         if part_id is not None:
             if part_id == self._implicit:
@@ -234,18 +262,18 @@ class Shaper:
     def _open_tool(self, event: Event, out: list[Event]) -> Event:
         self._close_implicit(out)
         tool = _word(event.get("tool"), "tool")
-        call_id = self._assign(event.get("call_id"), "call")
-        part_id = self._assign(event.get("part_id"), "prt")
+        call_id = self._assign(_name(event.get("call_id")), "call")
+        part_id = self._assign(_name(event.get("part_id")), "prt")
         call: Event = {"message_id": self.turn.message_id, "part_id": part_id, "call_id": call_id, "tool": tool}
         self._tools[call_id] = call
         self.turn.tools[call_id] = False
         return call
 
     def _known(self, event: Event) -> Event | None:
-        name = event.get("call_id")
-        if name is None and len(self._tools) == 1:
-            return next(iter(self._tools.values()))
-        return self._tools.get(self._names.get(name, "")) if isinstance(name, str) else None
+        name = _name(event.get("call_id"))
+        if name is not None:
+            return self._tools.get(self._names.get(name, ""))
+        return next(iter(self._tools.values())) if len(self._tools) == 1 else None
 
     def _tool_input_start(self, event: Event, out: list[Event]) -> None:
         call = self._open_tool(event, out)
@@ -268,9 +296,9 @@ class Shaper:
         out.append(delta)
 
     def _tool_call(self, event: Event, out: list[Event]) -> None:
-        call = self._known(event) if event.get("call_id") is not None else None
+        call = self._known(event)
         if call is None or call["call_id"] not in self._inputs:
-            if call is not None:
+            if call is not None and _name(event.get("call_id")) is not None:
                 return  # the same call twice
             call = self._open_tool(event, out)
         self._complete_call(call, event.get("input", {}), out)
@@ -329,7 +357,7 @@ class Shaper:
             ending |= {"truncated": True} if event.get("truncated") is True else {}
             return ending
         error = event.get("error")
-        _bound(ending, "error", error if isinstance(error, str) else "The tool failed" if error is None else str(error))
+        _bound(ending, "error", "The tool failed" if error is None else _line(error))
         ending["interrupted"] = bool(event.get("interrupted", False))
         outcome = event.get("outcome")
         ending["outcome"] = outcome if outcome in ("not_run", "interrupted", "unknown", "failed") else "failed"
@@ -345,21 +373,23 @@ class Shaper:
         call = self._call_ready(event, out)
         if call is None or call.get("request_id") in self.turn.approvals:
             return
-        request_id = call["request_id"] = self._assign(event.get("request_id"), "req")
+        request_id = call["request_id"] = self._assign(_name(event.get("request_id")), "req")
         self.turn.approvals.append(request_id)
         request = {
             "type": "approval-request",
             "request_id": request_id,
             "call_id": call["call_id"],
             "tool": call["tool"],
-            "input": event.get("input", call.get("input")),
         }
-        if isinstance(event.get("expires_at"), int):
-            request["expires_at"] = event["expires_at"]
+        _bound(request, "input", event.get("input", call.get("input")))
+        expires_at = _integer(event.get("expires_at"))
+        if expires_at is not None:
+            request["expires_at"] = expires_at
         out.append(request)
 
     def _approval_resolved(self, event: Event, out: list[Event]) -> None:
-        request_id = self._names.get(event.get("request_id", ""), event.get("request_id"))
+        name = _name(event.get("request_id")) or ""
+        request_id = self._names.get(name, name)
         if request_id in self.turn.approvals:
             self.turn.approvals.remove(request_id)
             decision = event.get("decision")
@@ -378,12 +408,11 @@ class Shaper:
     # -- the rest
 
     def _retry(self, event: Event, out: list[Event]) -> None:
-        delay = event.get("delay_s", 0)
         out.append(
             {
                 "type": "retry",
-                "attempt": event.get("attempt") if isinstance(event.get("attempt"), int) else 1,
-                "delay_s": delay if isinstance(delay, int | float) else 0,
+                "attempt": _integer(event.get("attempt")) or 1,
+                "delay_s": _number(event.get("delay_s")) or 0,
                 "error": _error(event.get("error")),
             }
         )
@@ -439,12 +468,12 @@ class Shaper:
         last = self._run_finish or {}
         error = _error(finish.get("error")) or _error(last.get("error"))
         if error is not None:
-            status, word = ("aborted", "aborted") if error["reason"] == "AbortError" else ("failed", "error")
+            stopped = error["reason"] == ABORT_ERROR["reason"]
             return Ending(
-                "aborted" if status == "aborted" else "failed",
-                _word(finish.get("finish_reason"), word),
-                reason="policy" if status == "aborted" else None,
-                error=error,
+                "aborted" if stopped else "failed",
+                _word(finish.get("finish_reason"), "aborted" if stopped else "error"),
+                reason="policy" if stopped else None,
+                error=ABORT_ERROR if stopped else error,
                 settled=bool(last.get("settled", True)),
                 message_usage=_usage(finish.get("usage")),
             )
@@ -472,31 +501,66 @@ def _word(value: Any, default: str) -> str:
     return clean_text(value[:200]) if isinstance(value, str) and value else default
 
 
+def _name(value: Any) -> str | None:
+    """Give an engine's id as text; an index will do, what cannot be an id is none."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and abs(value) <= MAX_SEQ else None
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SEQ else None
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, float):
+        return value if 0 <= value < math.inf else None
+    return _integer(value)
+
+
 def _usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
-    known = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "cost")
-    usage = {k: value[k] for k in known if isinstance(value.get(k), int | float) and not isinstance(value[k], bool)}
+    counts = {name: _integer(value.get(name)) for name in _COUNTS}
+    usage: dict[str, Any] = {name: count for name, count in counts.items() if count is not None}
+    cost = _number(value.get("cost"))
+    if cost is not None:
+        usage["cost"] = cost
     if "input_tokens" not in usage or "output_tokens" not in usage:
         return None
     return usage  # type: ignore[return-value]  # the two required keys are there
 
 
+_COUNTS = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
+
+
 def _error(value: Any) -> MessageError | None:
     if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
         return None
+    reason: Any = value["reason"] if value["reason"] in ERROR_REASONS else "UnknownError"
+    retryable = value.get("retryable")
+    code = _name(value.get("code"))
     return {
-        "reason": value["reason"],
-        "message": value.get("message"),
-        "code": value.get("code"),
-        "status_code": value.get("status_code"),
-        "retryable": value.get("retryable"),
+        "reason": reason,
+        "message": _line(value.get("message")),
+        "code": None if code is None else _line(code),
+        "status_code": _integer(value.get("status_code")),
+        "retryable": retryable if isinstance(retryable, bool) else None,
     }
+
+
+def _line(value: Any) -> str | None:
+    """Give an error's text, of which nobody needs a mebibyte."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else encode(value).decode()
+    return cut_text(clean_text(text), MAX_ERROR_BYTES)
 
 
 _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
     "message-start": Shaper._message_start,
     "message-finish": Shaper._message_finish,
+    "message-added": Shaper._message_added,
     "step-start": Shaper._step_start,
     "step-finish": Shaper._step_finish,
     "text-start": Shaper._part_start,
@@ -517,8 +581,8 @@ _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {
     "run-finish": Shaper._engine_run_finish,
 }
 
-_KEEPS_MESSAGE = frozenset({"message-start", "message-finish", "run-finish", "custom"})
+_KEEPS_MESSAGE = frozenset({"message-start", "message-added", "message-finish", "run-finish", "custom"})
 """Types that do not need an open message."""
 
-_IGNORED = frozenset({"run-start", "message-added", "abort-requested", "queued", "dequeued", "messages-removed"})
+_IGNORED = frozenset({"run-start", "abort-requested", "queued", "dequeued", "messages-removed"})
 """Types that are the session's to say; an engine that says them too does no harm."""

@@ -46,6 +46,8 @@ class Agent:
 
     wants_history = True
     """For the gateway: give the whole history with every run, the log is the only truth there."""
+    announces_steering = True
+    """For the gateway: ``message-added`` in our stream says where steered messages were taken."""
 
     def __init__(
         self,
@@ -137,17 +139,19 @@ class Agent:
 
         ``value`` may bring other arguments, something for the tool, or a reason: see :mod:`gateway.engine.approvals`.
         """
-        run = self._live.get(session_id)
-        if run is None or run.context.run_id != run_id or run.calls is None or run.latch.stopping:
+        run = self._find(session_id, run_id)
+        if run is None or run.calls is None or run.latch.stopping:
             return False
         return run.calls.respond(request_id, Answer(decision, value))
 
     async def steer(self, *, session_id: str, run_id: str, messages: Sequence[Message]) -> bool:
         """Give the live run new messages; returns once it has taken them, or False once it has ended without."""
-        run = self._live.get(session_id)
-        if run is None or run.context.run_id != run_id:
-            return False
-        return await run.steer(messages)
+        run = self._find(session_id, run_id)
+        return run is not None and await run.steer(messages)
+
+    def _find(self, session_id: str, run_id: str) -> Run | None:
+        run = self._live.get(run_id) or self._live.get(session_id)
+        return run if run is not None and run.context.run_id == run_id else None
 
     def _new_run(self, abort: asyncio.Event, mode: Mode, session_id: str, messages: Sequence[Message]) -> Run:
         if mode not in ("prompt", "resume"):
@@ -164,16 +168,16 @@ class Agent:
 
     def _started(self, run: Run) -> None:
         session_id = run.context.session_id
-        if session_id in self._live:
+        if run.key in self._live:
             raise SessionBusy(session_id)
-        self._live[session_id] = run
+        self._live[run.key] = run
         self.state = run.state
         for observer in self._observers:
             observer.started(session_id, run.abort)
 
     def _idle(self, run: Run) -> None:
         session_id = run.context.session_id
-        if self._live.get(session_id) is run:
-            del self._live[session_id]
+        if self._live.get(run.key) is run:
+            del self._live[run.key]
             for observer in self._observers:
                 observer.idle(session_id, run.abort)

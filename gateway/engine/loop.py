@@ -109,6 +109,9 @@ class Run:
             mode=mode,
             emit=self._emit_custom,
         )
+        self.key = self.context.run_id if hosted else session_id
+        """Under which the run is live. Alone: one run a session. Inside the gateway the session sees to that; there two
+        principals may use one session id, and a run that had to be abandoned must not block the next."""
         self.state = AgentState()
         self.latch = Latch(abort)
         self.outbox = Outbox(config.queue_limit)

@@ -59,7 +59,11 @@ class Steers(Protocol):
     """An engine that takes new messages while it runs; without it ``steer`` is ``unsupported``."""
 
     async def steer(self, *, session_id: str, run_id: str, messages: Sequence[Message]) -> bool:
-        """Take ``messages`` at the next safe point; False when the run is past its last one."""
+        """Take ``messages`` at the next safe point; False when the run is past its last one.
+
+        The session ends the message under way and places ``messages`` when this returns True, or, where the engine says
+        ``announces_steering = True``, where it yields ``message-added`` with the first of them.
+        """
         ...
 
 

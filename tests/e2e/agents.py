@@ -1,64 +1,28 @@
-"""An agent of the product for the black-box tests, served as `agents:payer`: it asks before it pays."""
+"""The product's own agent as a served engine, alone and beside engines that do not listen."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway import Agent, ToolContext, tool
-from gateway.engine import AssistantMessage, ModelEvent, ModelResponse, RetryOptions, ToolCall, ToolMessage
+from gateway.engine.default import default_agent
+from tests.e2e.engines import director
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import asyncio
+    from collections.abc import AsyncIterator, Sequence
 
-    from gateway.engine import ModelRequest
-
-
-class Cashier:
-    """Calls the tool that the person named, then repeats what came of it."""
-
-    retry = RetryOptions(max_retries=0)
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        last: Any = request.messages[-1]
-        said = AssistantMessage()
-        if isinstance(last, ToolMessage):
-            said.content = last.content
-            yield ModelEvent.text(last.content)
-        elif last.note:
-            said.content = "Shall I ask again?"
-            yield ModelEvent.text(said.content)
-        else:
-            tool, amount = last.content.split()
-            call = ToolCall("call_1", tool, {"amount": int(amount)})
-            said.tool_calls = (call,)
-            yield ModelEvent.tool_call(call)
-        yield ModelEvent.completed(ModelResponse(said))
+agent = default_agent()
 
 
-def receipt(context: ToolContext, amount: int) -> dict[str, Any]:
-    with Path(os.environ["RECEIPTS"]).open("a") as receipts:
-        print(context.session_id, amount, file=receipts)
-    return {"paid": amount, "answer": context.answer}
-
-
-@tool(policy="ask", approval_timeout_s=600)
-async def pay(context: ToolContext, amount: int) -> dict[str, Any]:
-    """Pay an amount once a person allows it."""
-    return receipt(context, amount)
-
-
-@tool(policy="ask", approval_timeout_s=0.3)
-async def hurry(context: ToolContext, amount: int) -> dict[str, Any]:
-    """The same, for the quick."""
-    return receipt(context, amount)
-
-
-@tool(policy="deny")
-async def steal(context: ToolContext, amount: int) -> dict[str, Any]:
-    """Never."""
-    return receipt(context, amount)
-
-
-payer = Agent(Cashier(), tools=[pay, hurry, steal])
+async def mixed(*, abort: asyncio.Event, mode: str, session_id: str, messages: Sequence[Any]) -> AsyncIterator[Any]:
+    """The agent for ``story`` and ``tool``, else the director."""
+    said = messages[-1]["parts"][0]["text"]
+    if said == "tool":
+        messages = [{**messages[-1], "parts": [{"type": "text", "text": "count to 1000"}]}]
+    events = (
+        director(abort=abort, mode=mode, session_id=session_id, messages=messages)
+        if said.startswith("{")
+        else agent.stream(abort=abort, mode="prompt", session_id=session_id, messages=messages)
+    )
+    async for event in events:
+        yield event

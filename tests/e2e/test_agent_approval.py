@@ -25,7 +25,7 @@ def receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cashier(launch: Launch, receipts: Path) -> Server:
-    return launch("agents:payer")
+    return launch("cashier:payer")
 
 
 async def asked(client: Client, session: str, wish: str = "pay 5") -> Frame:

@@ -250,3 +250,17 @@ async def test_the_client_runs_again_after_its_stream_was_left() -> None:
                 break
     assert client.agent.state.phase is AgentPhase.CANCELLED
     assert (await client.resume()).content == "three"
+
+
+async def test_in_the_gateway_two_principals_may_use_one_session_id_at_once() -> None:
+    """Session ids are scoped to the principal; the engine hears only the id."""
+    agent = Agent(ScriptedModel(["Hello", "Hello"]))
+
+    async def run_for(principal: str) -> list[str]:
+        run_context.set(RunContext(principal, "chat", f"run_{principal}"))
+        messages = [user_message("Hi")]
+        stream = agent.stream(abort=asyncio.Event(), mode="prompt", session_id="chat", messages=messages)
+        return [event["type"] async for event in stream]
+
+    first, second = await asyncio.gather(run_for("alice"), run_for("bob"))
+    assert first[-1] == second[-1] == "run-finish"

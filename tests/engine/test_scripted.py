@@ -64,7 +64,13 @@ async def test_lists_the_working_directory() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "found"),
-    [("some code", "```python"), ("a table please", "|---|"), ("tell me a long story", "lighthouse")],
+    [
+        ("some code", "```python"),
+        ("a table please", "|---|"),
+        ("a table and code", "|---|"),
+        ("a table and code", "```python"),
+        ("tell me a long story", "lighthouse"),
+    ],
 )
 async def test_shows_what_is_asked_for(asked: str, found: str) -> None:
     assert found in text(await read(demo(), text=asked))

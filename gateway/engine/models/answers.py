@@ -142,10 +142,9 @@ def answer_to(question: str, tools: frozenset[str]) -> Answer:
         return Answer("Let me look around.\n\n", reasoning, ("list_dir", {"path": "."}))
     if re.search(r"\b(long|story)\b", asked):
         return Answer("\n\n".join(_STORY) + "\n", reasoning)
-    if re.search(r"\bcode\b", asked):
-        return Answer(CODE, reasoning)
-    if re.search(r"\btable\b", asked):
-        return Answer(TABLE, reasoning)
+    shown = [text for word, text in (("table", TABLE), ("code", CODE)) if re.search(rf"\b{word}\b", asked)]
+    if shown:
+        return Answer("\n".join(shown), reasoning)
     if reasoning:
         return Answer(THOUGHT, reasoning)
     return Answer(WELCOME)
