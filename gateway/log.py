@@ -138,6 +138,7 @@ class Log:
         kind = event["type"]
         if kind in DELTAS:
             text = event["text"]
+            event.pop("_size", None)
             if self._join(event, text):
                 return
             self._tail = [text]

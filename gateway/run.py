@@ -8,6 +8,7 @@ all the same (``settled: false``).
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -185,8 +186,8 @@ class Run:
             return
         if self.reason is not None:
             self._finish(aborted(self.reason))
-        elif failure is not None and failure["reason"] == "AbortError":
-            self._finish(aborted("policy"))  # the engine stopped itself
+        elif self.abort_event.is_set() or (failure is not None and failure["reason"] == "AbortError"):
+            self._finish(aborted("policy"))  # the engine set its own event, or says that it stopped itself
         elif failure is not None:
             self._finish(Ending("failed", "error", error=failure))
         else:
@@ -202,6 +203,8 @@ class Run:
             messages = await host.history(spec)
             if self.reason is not None:
                 return
+        else:
+            messages = copy.deepcopy(messages)  # the engine may change its own
         stream = self._engine.stream(
             abort=self.abort_event, mode=spec.mode, session_id=host.session_id, messages=messages
         )

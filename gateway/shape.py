@@ -7,15 +7,13 @@ supplies starts, ends and ids, renames repeated ids, drops what makes no sense, 
 from __future__ import annotations
 
 import logging
-import math
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from gateway.archive import cut_text
 from gateway.ids import new_id
 from gateway.seal import Ending, OpenTurn
-from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode
-from protocol.commands import MAX_SEQ
-from protocol.messages import ABORT_ERROR, ErrorReason, MessageError, Usage, add_usage
+from gateway.values import bound, bound_text, error_of, name_of, number, text_of, usage_of, whole, word
+from protocol.codec import clean_text
+from protocol.messages import ABORT_ERROR, Usage, add_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +21,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Event = dict[str, Any]
-
-MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
-"""What one text, input or output may take, encoded: a frame around it stays within 1 MiB."""
-
-MAX_ERROR_BYTES = 64 * 1024
-"""What the message of an error may take, encoded."""
-
-ERROR_REASONS: frozenset[str] = frozenset(get_args(ErrorReason))
 
 _TEXTS = {"text-delta": "text", "reasoning-delta": "reasoning"}
 
@@ -47,7 +37,7 @@ class Shaper:
         self._seen = seen
         self._steps = 0
         self._fresh = True  # the message that the run's start brought has not been named by the engine yet
-        self._names: dict[str, str] = {}  # the engine's id -> the session's
+        self._names: dict[tuple[str, str], str] = {}  # (kind, the engine's id) -> the session's
         self._implicit: str | None = None  # the open part that deltas without id continue
         self._tools: dict[str, Event] = {}  # call_id -> part_id, call_id, tool of an open call
         self._inputs: dict[str, list[str]] = {}  # call_id -> raw arguments so far
@@ -85,41 +75,38 @@ class Shaper:
         text = event.get("text")
         if not isinstance(text, str) or not text:
             return []
-        part_id = self._implicit
-        name = _name(event.get("part_id"))
+        name = name_of(event.get("part_id"))
         out: list[Event] = []
         if self._finish is not None:
             self._reopen(out)
+        part_id = self._implicit
         if name is not None:
-            part_id = self._names.get(name)
+            part_id = self._named(name, "prt")
+        elif part_id is None or self.turn.parts[part_id] != part_kind:
+            part_id = self._last_open(part_kind)
         if part_id is None or self.turn.parts.get(part_id) != part_kind:
             self._close_implicit(out)
             part_id = self._open_part(part_kind, name, out)
             if name is None:
                 self._implicit = part_id
-        elif name is not None and part_id != self._implicit:
+        elif part_id != self._implicit:
             self._close_implicit(out)
         delta = {"type": kind, "message_id": self.turn.message_id, "part_id": part_id, "text": text}
         if len(text) > 8192:
-            self._bound_text(delta)
+            bound_text(delta)
         elif not text.isascii():
             delta["text"] = clean_text(text)
         out.append(delta)
         return out
-
-    def _bound_text(self, event: Event) -> None:
-        text = clean_text(event["text"])
-        cut = cut_text(text, MAX_VALUE_BYTES)
-        event["text"] = cut
-        event["_size"] = len(cut)
-        if len(cut) < len(text):
-            event["truncated"] = True
 
     def _open_part(self, kind: str, name: str | None, out: list[Event]) -> str:
         part_id = self._assign(name, "prt")
         self.turn.parts[part_id] = kind
         out.append({"type": f"{kind}-start", "message_id": self.turn.message_id, "part_id": part_id})
         return part_id
+
+    def _last_open(self, kind: str) -> str | None:
+        return next((part_id for part_id, other in reversed(self.turn.parts.items()) if other == kind), None)
 
     def _close_implicit(self, out: list[Event]) -> None:
         part_id, self._implicit = self._implicit, None
@@ -133,14 +120,20 @@ class Shaper:
 
     def _assign(self, name: str | None, prefix: str) -> str:
         """Give the session's id for an engine's: the same where it is new, another where the session has had it."""
-        if name is None:
+        given = name_of(name)
+        if given is None:
             return new_id(prefix)
-        id_ = clean_text(name)
-        if id_ in self._seen or not 0 < len(id_) <= 200:
+        id_ = clean_text(given)
+        if id_ in self._seen or len(id_) > 200:
             id_ = new_id(prefix)
         self._seen.add(id_)
-        self._names[name] = id_
+        self._names[prefix, given] = id_
         return id_
+
+    def _named(self, name: Any, prefix: str) -> str | None:
+        """Find the session's id for one that the engine has given; each kind of id has names of its own."""
+        given = name_of(name)
+        return None if given is None else self._names.get((prefix, given))
 
     # -- messages and steps
 
@@ -149,7 +142,7 @@ class Shaper:
             self._fresh = False
             return
         self._finish_message(out)
-        self._start_message(_name(event.get("message_id")), out)
+        self._start_message(name_of(event.get("message_id")), out)
 
     def _start_message(self, name: str | None, out: list[Event]) -> None:
         self._fresh = False
@@ -196,9 +189,9 @@ class Shaper:
             {
                 "type": "message-finish",
                 "message_id": self.turn.message_id,
-                "finish_reason": _word(finish.get("finish_reason"), "stop"),
-                "usage": _usage(finish.get("usage")) or self.turn.usage,
-                "error": _error(finish.get("error")),
+                "finish_reason": word(finish.get("finish_reason"), "stop"),
+                "usage": usage_of(finish.get("usage")) or self.turn.usage,
+                "error": error_of(finish.get("error")),
             }
         )
 
@@ -227,13 +220,13 @@ class Shaper:
             self._end_part(part_id, out)
         if self.turn.step is not None:
             event = event or {}
-            usage = _usage(event.get("usage"))
+            usage = usage_of(event.get("usage"))
             out.append(
                 {
                     "type": "step-finish",
                     "message_id": self.turn.message_id,
                     "step": self.turn.step,
-                    "finish_reason": _word(event.get("finish_reason"), "stop"),
+                    "finish_reason": word(event.get("finish_reason"), "stop"),
                     "usage": usage,
                 }
             )
@@ -244,14 +237,17 @@ class Shaper:
 
     def _part_start(self, event: Event, out: list[Event]) -> None:
         self._close_implicit(out)
-        name = _name(event.get("part_id"))
+        name = name_of(event.get("part_id"))
         part_id = self._open_part(event["type"].removesuffix("-start"), name, out)
         if name is None:
             self._implicit = part_id
 
     def _part_end(self, event: Event, out: list[Event]) -> None:
-        name = _name(event.get("part_id"))
-        part_id = self._implicit if name is None else self._names.get(name)
+        name = name_of(event.get("part_id"))
+        if name is not None:
+            part_id = self._named(name, "prt")
+        else:
+            part_id = self._implicit or self._last_open(event["type"].removesuffix("-end"))
         if part_id is not None:
             if part_id == self._implicit:
                 self._implicit = None
@@ -261,19 +257,19 @@ class Shaper:
 
     def _open_tool(self, event: Event, out: list[Event]) -> Event:
         self._close_implicit(out)
-        tool = _word(event.get("tool"), "tool")
-        call_id = self._assign(_name(event.get("call_id")), "call")
-        part_id = self._assign(_name(event.get("part_id")), "prt")
+        tool = word(event.get("tool"), "tool")
+        call_id = self._assign(name_of(event.get("call_id")), "call")
+        part_id = self._assign(name_of(event.get("part_id")), "prt")
         call: Event = {"message_id": self.turn.message_id, "part_id": part_id, "call_id": call_id, "tool": tool}
         self._tools[call_id] = call
         self.turn.tools[call_id] = False
         return call
 
     def _known(self, event: Event) -> Event | None:
-        name = _name(event.get("call_id"))
-        if name is not None:
-            return self._tools.get(self._names.get(name, ""))
-        return next(iter(self._tools.values())) if len(self._tools) == 1 else None
+        name = name_of(event.get("call_id"))
+        if name is None and len(self._tools) == 1:
+            return next(iter(self._tools.values()))
+        return self._tools.get(self._named(name, "call") or "")
 
     def _tool_input_start(self, event: Event, out: list[Event]) -> None:
         call = self._open_tool(event, out)
@@ -291,23 +287,27 @@ class Shaper:
         if call["call_id"] not in self._inputs:
             return  # the call is complete: too late for arguments
         delta = {"type": "tool-input-delta", **call, "text": text}
-        self._bound_text(delta)
+        bound_text(delta)
         self._inputs[call["call_id"]].append(delta["text"])
         out.append(delta)
 
     def _tool_call(self, event: Event, out: list[Event]) -> None:
-        call = self._known(event)
+        call = self._known(event) if name_of(event.get("call_id")) is not None else self._only_streaming()
         if call is None or call["call_id"] not in self._inputs:
-            if call is not None and _name(event.get("call_id")) is not None:
+            if call is not None and name_of(event.get("call_id")) is not None:
                 return  # the same call twice
             call = self._open_tool(event, out)
         self._complete_call(call, event.get("input", {}), out)
+
+    def _only_streaming(self) -> Event | None:
+        """Give the one call whose arguments are being streamed: a ``tool-call`` without an id completes it."""
+        return self._tools[next(iter(self._inputs))] if len(self._inputs) == 1 else None
 
     def _complete_call(self, call: Event, value: Any, out: list[Event]) -> None:
         self._inputs.pop(call["call_id"], None)
         self._close_implicit(out)
         done = {"type": "tool-call", **call}
-        _bound(done, "input", value)
+        bound(done, "input", value)
         call["input"] = done["input"]
         out.append(done)
 
@@ -331,7 +331,7 @@ class Shaper:
         call = self._call_ready(event, out)
         if call is not None:
             progress = {"type": "tool-progress", "call_id": call["call_id"]}
-            _bound(progress, "data", event.get("data"))
+            bound(progress, "data", event.get("data"))
             out.append(progress)
 
     def _tool_ending(self, event: Event, out: list[Event]) -> None:
@@ -353,11 +353,11 @@ class Shaper:
     def _ending_of(self, call_id: str, event: Event) -> Event:
         ending: Event = {"type": event["type"], "call_id": call_id}
         if event["type"] == "tool-result":
-            _bound(ending, "output", event.get("output"))
+            bound(ending, "output", event.get("output"))
             ending |= {"truncated": True} if event.get("truncated") is True else {}
             return ending
         error = event.get("error")
-        _bound(ending, "error", "The tool failed" if error is None else _line(error))
+        ending["error"] = "The tool failed" if error is None else text_of(error)
         ending["interrupted"] = bool(event.get("interrupted", False))
         outcome = event.get("outcome")
         ending["outcome"] = outcome if outcome in ("not_run", "interrupted", "unknown", "failed") else "failed"
@@ -373,7 +373,7 @@ class Shaper:
         call = self._call_ready(event, out)
         if call is None or call.get("request_id") in self.turn.approvals:
             return
-        request_id = call["request_id"] = self._assign(_name(event.get("request_id")), "req")
+        request_id = call["request_id"] = self._assign(name_of(event.get("request_id")), "req")
         self.turn.approvals.append(request_id)
         request = {
             "type": "approval-request",
@@ -381,16 +381,15 @@ class Shaper:
             "call_id": call["call_id"],
             "tool": call["tool"],
         }
-        _bound(request, "input", event.get("input", call.get("input")))
-        expires_at = _integer(event.get("expires_at"))
+        bound(request, "input", event.get("input", call.get("input")))
+        expires_at = whole(event.get("expires_at"))
         if expires_at is not None:
             request["expires_at"] = expires_at
         out.append(request)
 
     def _approval_resolved(self, event: Event, out: list[Event]) -> None:
-        name = _name(event.get("request_id")) or ""
-        request_id = self._names.get(name, name)
-        if request_id in self.turn.approvals:
+        request_id = self._named(event.get("request_id"), "req") or event.get("request_id")
+        if isinstance(request_id, str) and request_id in self.turn.approvals:
             self.turn.approvals.remove(request_id)
             decision = event.get("decision")
             decision = decision if decision in ("allow", "deny", "withdrawn", "expired") else "withdrawn"
@@ -403,7 +402,8 @@ class Shaper:
 
     def engine_name(self, request_id: str) -> str:
         """Give the engine's own id for one of the session's."""
-        return next((name for name, id_ in self._names.items() if id_ == request_id), request_id)
+        named = (name for (kind, name), id_ in self._names.items() if kind == "req" and id_ == request_id)
+        return next(named, request_id)
 
     # -- the rest
 
@@ -411,18 +411,18 @@ class Shaper:
         out.append(
             {
                 "type": "retry",
-                "attempt": _integer(event.get("attempt")) or 1,
-                "delay_s": _number(event.get("delay_s")) or 0,
-                "error": _error(event.get("error")),
+                "attempt": whole(event.get("attempt")) or 1,
+                "delay_s": number(event.get("delay_s")) or 0,
+                "error": error_of(event.get("error")),
             }
         )
 
     def _custom(self, event: Event, out: list[Event]) -> None:
-        custom: Event = {"type": "custom", "name": _word(event.get("name"), "custom")}
+        custom: Event = {"type": "custom", "name": word(event.get("name"), "custom")}
         if event.get("message_id") is not None:
             custom["message_id"] = self.turn.message_id
             self._close_implicit(out)
-        _bound(custom, "data", event.get("data"))
+        bound(custom, "data", event.get("data"))
         out.append(custom)
 
     def _engine_run_finish(self, event: Event, out: list[Event]) -> None:
@@ -441,7 +441,7 @@ class Shaper:
             if call is not None:
                 self._endings.setdefault(call["call_id"], self._ending_of(call["call_id"], event))
         elif kind == "step-finish":
-            self._step_usage = _usage(event.get("usage"))
+            self._step_usage = usage_of(event.get("usage"))
         elif kind == "message-finish":
             self._finish = event
         elif kind == "run-finish":
@@ -458,7 +458,7 @@ class Shaper:
             error=base.error,
             settled=settled,
             step_usage=self._step_usage,
-            message_usage=_usage(finish.get("usage")),
+            message_usage=usage_of(finish.get("usage")),
             tool_endings=self._endings,
         )
 
@@ -466,95 +466,23 @@ class Shaper:
         """Give the ending of a run whose engine ended by itself."""
         finish = self._finish or {}
         last = self._run_finish or {}
-        error = _error(finish.get("error")) or _error(last.get("error"))
+        error = error_of(finish.get("error")) or error_of(last.get("error"))
         if error is not None:
             stopped = error["reason"] == ABORT_ERROR["reason"]
             return Ending(
                 "aborted" if stopped else "failed",
-                _word(finish.get("finish_reason"), "aborted" if stopped else "error"),
+                word(finish.get("finish_reason"), "aborted" if stopped else "error"),
                 reason="policy" if stopped else None,
                 error=ABORT_ERROR if stopped else error,
                 settled=bool(last.get("settled", True)),
-                message_usage=_usage(finish.get("usage")),
+                message_usage=usage_of(finish.get("usage")),
             )
         return Ending(
             "completed",
-            _word(finish.get("finish_reason"), "stop"),
+            word(finish.get("finish_reason"), "stop"),
             settled=bool(last.get("settled", True)),
-            message_usage=_usage(finish.get("usage")),
+            message_usage=usage_of(finish.get("usage")),
         )
-
-
-def _bound(event: Event, name: str, value: Any) -> None:
-    """Put a value into an event, cut and marked if it is too large to be sent."""
-    data = encode(value)
-    if len(data) > 8192:
-        event["_size"] = len(data)
-    if len(data) > MAX_VALUE_BYTES:
-        text = value if isinstance(value, str) else data.decode()
-        value = cut_text(clean_text(text), MAX_VALUE_BYTES)
-        event["truncated"] = True
-    event[name] = value
-
-
-def _word(value: Any, default: str) -> str:
-    return clean_text(value[:200]) if isinstance(value, str) and value else default
-
-
-def _name(value: Any) -> str | None:
-    """Give an engine's id as text; an index will do, what cannot be an id is none."""
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) and abs(value) <= MAX_SEQ else None
-
-
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SEQ else None
-
-
-def _number(value: Any) -> int | float | None:
-    if isinstance(value, float):
-        return value if 0 <= value < math.inf else None
-    return _integer(value)
-
-
-def _usage(value: Any) -> Usage | None:
-    if not isinstance(value, dict):
-        return None
-    counts = {name: _integer(value.get(name)) for name in _COUNTS}
-    usage: dict[str, Any] = {name: count for name, count in counts.items() if count is not None}
-    cost = _number(value.get("cost"))
-    if cost is not None:
-        usage["cost"] = cost
-    if "input_tokens" not in usage or "output_tokens" not in usage:
-        return None
-    return usage  # type: ignore[return-value]  # the two required keys are there
-
-
-_COUNTS = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
-
-
-def _error(value: Any) -> MessageError | None:
-    if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
-        return None
-    reason: Any = value["reason"] if value["reason"] in ERROR_REASONS else "UnknownError"
-    retryable = value.get("retryable")
-    code = _name(value.get("code"))
-    return {
-        "reason": reason,
-        "message": _line(value.get("message")),
-        "code": None if code is None else _line(code),
-        "status_code": _integer(value.get("status_code")),
-        "retryable": retryable if isinstance(retryable, bool) else None,
-    }
-
-
-def _line(value: Any) -> str | None:
-    """Give an error's text, of which nobody needs a mebibyte."""
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else encode(value).decode()
-    return cut_text(clean_text(text), MAX_ERROR_BYTES)
 
 
 _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {

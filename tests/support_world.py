@@ -442,7 +442,7 @@ class World:
 
     def check_events(self, frame: Frame) -> None:
         session_id, last = frame["session_id"], frame["seq"]
-        first = int(frame.get("from", last))
+        first: Any = frame.get("from", last)
         self.check_durable(session_id, last)
         covered = self.ledger.events[session_id][first - 1 : last]
         if first == last:

@@ -361,11 +361,35 @@ class LogMachine(RuleBasedStateMachine):
             self.end_all_runs()
         for client in world.clients:
             assert not client.unanswered, f"every command is answered: {client.unanswered}"
-        for session_id, events in world.ledger.events.items():
+        self.check_everything()
+        self.grow_and_come_back()
+
+    def check_everything(self) -> None:
+        for session_id, events in self.world.ledger.events.items():
             check_log(events)
             self.check_aborts(events)
             self.check_once(events)
             self.check_transcripts(session_id)
+
+    def grow_and_come_back(self) -> None:
+        """Three more turns, compacted away; another epoch's cursors; another process: the transcript stays the same."""
+        world = self.world
+        for _ in range(3):
+            world.clients[0].once({"type": "prompt", "session_id": "s1", "text": "more"})
+            world.sync()
+            self.end_all_runs()
+        world.loop.advance(62.0)
+        self.check_everything()
+        for client in world.clients:
+            for session_id, held in client.held.items():
+                client.attach(session_id, claim=("ep_stranger", max(1, held.seq)))
+            world.sync()
+        self.check_everything()
+        world.crash()
+        for client in world.clients:
+            client.connect(batch=client.name == "cy")
+            world.sync()
+        self.check_everything()
 
     def end_all_runs(self) -> None:
         world = self.world

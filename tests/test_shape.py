@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter
 
 from gateway.seal import Ending, aborted, closing_events
-from gateway.shape import MAX_ERROR_BYTES, MAX_VALUE_BYTES, Shaper
+from gateway.shape import Shaper
+from gateway.values import MAX_ERROR_BYTES, MAX_VALUE_BYTES
 from protocol.codec import MAX_MESSAGE_BYTES
 from protocol.events import Event
 from protocol.messages import ABORT_ERROR
