@@ -129,7 +129,7 @@ class ToolCalls:
     def respond(self, request_id: str, answer: Answer) -> bool:
         """Pass a person's answer to the call that waits for it; False where none does."""
         for slot in self._slots.values():
-            if slot.request_id == request_id and not slot.answer.done():
+            if request_id and slot.request_id == request_id and not slot.answer.done():
                 slot.answer.set_result(answer)
                 return True
         return False

@@ -1,8 +1,10 @@
-"""An agent of the product for the black-box tests, served as `cashier:payer`: it asks before it pays."""
+"""An agent of the product for the black-box tests, served as `cashier:payer`: it asks, prints, waits and dozes."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,4 +63,22 @@ async def steal(context: ToolContext, amount: int) -> dict[str, Any]:
     return receipt(context, amount)
 
 
-payer = Agent(Cashier(), tools=[pay, hurry, steal])
+@tool(max_output_bytes=1000)
+def print_bill(amount: int) -> str:
+    """Print a bill of many letters."""
+    return "€" * amount
+
+
+@tool(timeout_s=0.1)
+async def queue(amount: int) -> None:
+    """Wait in a line that does not move."""
+    await asyncio.get_running_loop().create_future()
+
+
+@tool(timeout_s=0.1)
+def doze(amount: int) -> None:
+    """Sleep in a thread that nobody can wake."""
+    time.sleep(amount)
+
+
+payer = Agent(Cashier(), tools=[pay, hurry, steal, print_bill, queue, doze])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine import Agent, ToolContext, tool
+from gateway.engine import Agent, AgentExtension, AgentRunContext, ToolCall, ToolContext, tool
 from gateway.engine.approvals import Answer
 from gateway.engine.models.scripted import Call, ScriptedModel
 from gateway.engine.outbox import Outbox
@@ -157,6 +157,24 @@ async def test_the_first_answer_wins() -> None:
     assert not await run.answer(request, "allow")
     assert [event["decision"] for event in of(events, "approval-resolved")] == ["deny"]
     assert ran == []
+
+
+async def test_nothing_can_be_allowed_before_it_was_asked() -> None:
+    """A call still on its way to its question has no request id, and is not answered by having none."""
+    gate, held = asyncio.Event(), asyncio.Event()
+
+    class Slow(AgentExtension):
+        async def before_tool(self, context: AgentRunContext, call: ToolCall) -> None:
+            held.set()
+            await gate.wait()
+
+    plain = Tool(pay.function, name="pay")
+    run = Asking(agent_for([Call("pay", {"amount": 5})], "ok", tools=[plain], extensions=[Slow()]))
+    await held.wait()
+    assert not await run.answer({"request_id": ""}, "allow", {"input": {"amount": 9}})
+    gate.set()
+    await run.events
+    assert ran == [(5, None)]
 
 
 async def test_two_questions_of_one_step_are_answered_one_by_one() -> None:

@@ -86,6 +86,31 @@ async def test_signed_reasoning_goes_back_with_the_result_that_it_led_to(dialect
     assert ("c2lnbmVk" in repr(served.requests[1])) is (dialect.name != "openai")
 
 
+async def test_an_answer_of_one_conversation_never_shows_in_another(dialect: Dialect) -> None:
+    """Two conversations at once, and a provider that numbers their calls alike."""
+    both = asyncio.Barrier(2)
+
+    @tool(name="add")
+    async def meet(a: int, b: int) -> int:
+        await both.wait()
+        return a + b
+
+    plans = [
+        dialect.whole("Alice's secret", reasoning="about Alice", call=True),
+        dialect.whole("Bob's secret", reasoning="about Bob", call=True),
+        dialect.whole("5"),
+        dialect.whole("5"),
+    ]
+    async with provider(*plans) as served:
+        agent = Agent(model_at(dialect, served), tools=[meet])
+        await asyncio.gather(read(agent, session_id="one"), read(agent, session_id="two"))
+    second = [repr(request) for request in served.requests[2:]]
+    assert [("Alice" in sent, "Bob" in sent) for sent in sorted(second, key=lambda sent: "Bob" in sent)] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 async def aborted_at(dialect: Dialect, plan: list[Any], *, seen: str | None) -> list[Any]:
     """Abort once a request is there, or an event of type ``seen``; the provider has to notice within 100 ms."""
     async with provider(plan) as served:

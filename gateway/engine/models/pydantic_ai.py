@@ -6,10 +6,11 @@ stopped by cancelling the task that pulls it, which closes the provider's connec
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from gateway.engine.draft import parse_arguments
 from gateway.engine.errors import (
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from gateway.engine.messages import ModelMessage
     from protocol.messages import FilePart, Usage
 
+    _Said: TypeAlias = dict[tuple[str, ...], tuple[list[Any], theirs.ModelResponse]]
+
 log = logging.getLogger("gateway.engine")
 
-REMEMBERED = 256
-"""Answers with calls whose signed reasoning is kept, so that their results can go back with it."""
 FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
 
 
@@ -66,7 +67,8 @@ class PydanticAIModel:
         self._needs_finish_reason = needs_finish_reason
         self._priced = priced
         self._responses = responses if responses is not None else OpenResponses()
-        self._said: OrderedDict[tuple[str, ...], tuple[list[Any], theirs.ModelResponse]] = OrderedDict()
+        # By the task of the run, and gone with it: some providers number their calls alike in every conversation.
+        self._said: WeakKeyDictionary[asyncio.Task[Any], _Said] = WeakKeyDictionary()
         self._settings: dict[str, Any] = {"max_retries": 0, **(settings or {})}
         self.retry = retry if retry is not None else RetryOptions()
 
@@ -110,15 +112,16 @@ class PydanticAIModel:
         """Keep what calls came with: a provider may want its signed reasoning back with their results."""
         calls = tuple(call.tool_call_id for call in response.tool_calls)
         inputs = [parse_arguments(call.args_as_json_str()) for call in response.tool_calls]
-        if calls and None not in inputs:
-            self._said[calls] = (inputs, response)
-            while len(self._said) > REMEMBERED:
-                self._said.popitem(last=False)
+        task = asyncio.current_task()
+        if calls and None not in inputs and task is not None:
+            self._said.setdefault(task, {})[calls] = (inputs, response)
 
     def _response(self, turn: AssistantMessage) -> theirs.ModelResponse:
         # In a turn of ours the answer is still here, and goes back as it came, signed reasoning and all; unless a
         # person edited what it called.
-        inputs, said = self._said.get(tuple(call.call_id for call in turn.tool_calls), (None, None))
+        task = asyncio.current_task()
+        mine = self._said.get(task, {}) if task is not None else {}
+        inputs, said = mine.get(tuple(call.call_id for call in turn.tool_calls), (None, None))
         if said is not None and inputs == [call.input for call in turn.tool_calls]:
             return said
         return response_of(turn)
