@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +51,27 @@ async def test_an_unwritable_database_is_one_line_and_exit_code_2(launch: Launch
     (tmp_path / "plain-file").write_text("no folder")
     server = launch(start=False, args=("--store", f"sqlite:///{tmp_path / 'plain-file' / 'g.db'}"))
     await refuses(server)
+
+
+def mark(server: Server, revision: str) -> None:
+    with contextlib.closing(sqlite3.connect(server.folder / "g.db")) as database, database:
+        database.execute("update alembic_version set version_num = ?", (revision,))
+
+
+async def test_a_newer_schema_is_one_line_and_nothing_stored_is_lost(launch: Launch) -> None:
+    server, session = launch(), fresh()
+    async with server.client() as c:
+        await c.run(session)
+    before = await server.snapshot(session)
+    server.terminate()
+    assert await server.exited(20) == 0
+    with contextlib.closing(sqlite3.connect(server.folder / "g.db")) as database:
+        (known,) = database.execute("select version_num from alembic_version").fetchone()
+    mark(server, "9999")
+    assert "9999" in await refuses(server)
+    mark(server, known)
+    server.start()
+    assert await server.snapshot(session) == before
 
 
 async def test_a_store_of_an_unknown_kind_is_one_line_and_exit_code_2(launch: Launch) -> None:
