@@ -37,7 +37,7 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
   // Reading upwards, they are there before the end is.
   useEffect(() => {
     if (!top.current || loading || typeof IntersectionObserver !== "function") return undefined;
-    const observer = new IntersectionObserver(([seen]) => seen?.isIntersecting && earlier(), {
+    const observer = new IntersectionObserver((seen) => seen.at(-1)?.isIntersecting && earlier(), {
       root: scroller.current,
       rootMargin: "600px 0px 0px",
     });
