@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +12,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 
+from gateway.adapters import adapt
 from gateway.auth import Anonymous, StaticTokens
 from gateway.config import BadSetting, Settings, check
 from gateway.endpoint import Endpoint
+from gateway.engine.models import model_from
 from gateway.engine.port import Engine, as_engine
 from gateway.http import Api, http_error
 from gateway.hub import Hub
@@ -40,7 +41,8 @@ class Gateway:
         app.mount("/agent", gateway.asgi)
 
     Keyword arguments are the settings of :class:`gateway.config.Settings`; ``authenticator`` replaces the built-in
-    ones. Raises :exc:`~gateway.config.BadSetting`, and TypeError for what is no engine.
+    ones. ``engine`` may be an agent of a framework that :mod:`gateway.adapters` knows. Raises
+    :exc:`~gateway.config.BadSetting`, and TypeError for what is no engine.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Gateway:
         **values: Any,
     ) -> None:
         self.settings = check(settings if settings is not None else Settings(**values))
-        self.engine: Engine = as_engine(engine)
+        self.engine: Engine = adapt(engine) or as_engine(engine)
         self.hub = Hub(self.engine, open_store(self.settings.store), self.settings)
         self.endpoint = Endpoint(self.hub, authenticator or _authenticator(self.settings), self.settings)
         routes = [WebSocketRoute("/ws", self.endpoint), *Api(self.hub, self.endpoint).routes()]
@@ -107,7 +109,7 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
     if target is None:
         from gateway.engine.default import default_agent
 
-        return as_engine(default_agent(load_model(settings), abort_grace_s=settings.abort_grace))
+        return as_engine(default_agent(load_model(settings), shell=settings.shell, abort_grace_s=settings.abort_grace))
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise BadSetting(f"{target!r} is not module:attribute")
@@ -117,7 +119,7 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
         found: Any = importlib.import_module(module_name)
         for name in attribute.split("."):
             found = getattr(found, name)
-        return as_engine(found)
+        return adapt(found) or as_engine(found)
     except ModuleNotFoundError as exc:
         raise BadSetting(f"cannot import {module_name}: there is no module {exc.name}") from exc
     except AttributeError as exc:
@@ -130,20 +132,12 @@ def load_engine(target: str | None, settings: Settings) -> Engine:
 
 def load_model(settings: Settings) -> Model | None:
     """Give the model of ``--model``: None for the offline one. Raises :exc:`BadSetting`."""
-    provider, _, name = settings.model.partition(":")
     if settings.model == "scripted":
         return None
-    if provider != "openai" or not name:
-        raise BadSetting(f"model: {settings.model!r} is none of scripted, openai:NAME")
-    base_url = settings.model_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
     try:
-        from gateway.engine.models.pydantic_ai import openai_compatible
-
-        return openai_compatible(name, base_url=base_url)
-    except ImportError:
-        raise BadSetting("model: providers need the extra: pip install 'agent-gateway[models]'") from None
-    except Exception as exc:
-        raise BadSetting(f"model: {exc}") from exc
+        return model_from(settings.model, settings.model_url)
+    except (ValueError, ImportError) as exc:
+        raise BadSetting(f"model: {exc}") from None
 
 
 def _authenticator(settings: Settings) -> Authenticator:

@@ -6,7 +6,6 @@ in the fold; ``window <= stored`` always, so nothing is nowhere.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 SNAPSHOT_MESSAGES = 50
 SNAPSHOT_BYTES = MAX_MESSAGE_BYTES - 4096
 """What the messages of a snapshot may take; the rest is for the frame around them."""
+
+WAITING_BYTES = 256 * 1024
+"""What queued prompts and open approvals may take of a snapshot."""
 
 
 class Archive:
@@ -62,6 +64,8 @@ class Archive:
     def note_ids(self, event: Mapping[str, Any]) -> None:
         """Remember the ids of an event read back from the store."""
         self.seen.update(event[name] for name in ("message_id", "part_id", "call_id", "request_id") if name in event)
+        if "message" in event:
+            self.seen.add(event["message"]["id"])
 
     def apply(self, event: Mapping[str, Any], removed_at: int | None = None) -> None:
         """Fold one committed event; ``removed_at`` is the position of a removed message that is only in the store."""
@@ -89,31 +93,32 @@ class Archive:
         """Encode the snapshot frame: newest messages, at most 50 and 1 MiB, and every open part."""
         fold = self.fold
         messages = fold.messages
+        head = encode(
+            {
+                "type": "snapshot",
+                "session_id": session_id,
+                "epoch": fold.epoch,
+                "seq": fold.seq,
+                "status": fold.status,
+                "run_id": fold.run_id,
+                "resumable": fold.resumable,
+                **_waiting(fold),
+            }
+        )
+        room = min(SNAPSHOT_BYTES, MAX_MESSAGE_BYTES - len(head) - 64)
         chosen: list[bytes] = []
         size = 0
         for message in reversed(messages[-SNAPSHOT_MESSAGES:]):
             data = encode(message)
-            if size + len(data) + 1 > SNAPSHOT_BYTES:
+            if size + len(data) + 1 > room:
                 if not chosen:
-                    data = encode(fit(message, SNAPSHOT_BYTES))
-                    chosen.append(data)
+                    chosen.append(encode(fit(message, room)))
                 break
             chosen.append(data)
             size += len(data) + 1
         chosen.reverse()
-        head = {
-            "type": "snapshot",
-            "session_id": session_id,
-            "epoch": fold.epoch,
-            "seq": fold.seq,
-            "status": fold.status,
-            "run_id": fold.run_id,
-            "resumable": fold.resumable,
-            "has_more": self.window + len(messages) > len(chosen),
-            "pending": fold.pending,
-            "queue": fold.queue,
-        }
-        return encode(head)[:-1] + b',"messages":[' + b",".join(chosen) + b"]}"
+        more = b"true" if self.window + len(messages) > len(chosen) else b"false"
+        return head[:-1] + b',"has_more":' + more + b',"messages":[' + b",".join(chosen) + b"]}"
 
     def compaction(self, drop_to: int) -> Compaction:
         """Plan what to store so that events up to the fold's seq are no longer needed to rebuild it."""
@@ -141,22 +146,43 @@ def _finished(message: Mapping[str, Any]) -> bool:
     return message["role"] == "user" or message["completed_at"] is not None
 
 
+def _waiting(fold: Transcript) -> dict[str, Any]:
+    """Give a snapshot's queue and open approvals, cut where together they would leave no room for messages."""
+    waiting: dict[str, Any] = {"pending": fold.pending, "queue": fold.queue}
+    if len(encode(waiting)) <= WAITING_BYTES:
+        return waiting
+    share = WAITING_BYTES // (len(fold.pending) + len(fold.queue))
+    pending = [dict(entry) for entry in fold.pending]
+    for entry in pending:
+        _shorten(entry, "input", share, share)
+    return {"pending": pending, "queue": [entry | {"message": fit(entry["message"], share)} for entry in fold.queue]}
+
+
 def fit(message: dict[str, Any], limit: int) -> dict[str, Any]:
     """Cut the longest strings of a message's parts, marked ``truncated``, until it fits ``limit`` bytes.
 
-    Open parts are cut last: their text is still growing at the client.
+    Open parts are cut last: their text is still growing at the client. A message that consists of too many parts loses
+    the oldest of them.
     """
-    message = copy.deepcopy(message)
+    total = len(encode(message))
+    message = message | {"parts": [dict(part) for part in message["parts"]]}
+    parts = sorted(message["parts"], key=_is_open)
     for allowance in (limit // 2, limit // 8, limit // 64, limit // 1024, 64, 0):
-        for part in sorted(message["parts"], key=_is_open):
-            excess = len(encode(message)) - limit
-            if excess <= 0:
-                return message
+        for part in parts:
             for name in ("text", "output", "raw_input", "input", "progress", "error", "data"):
+                if total <= limit:
+                    return message
                 if name in part:
-                    _shorten(part, name, max(allowance, 0), excess)
-    if len(encode(message)) > limit:
-        message["parts"] = []
+                    total -= _shorten(part, name, allowance, total - limit)
+    if total > limit and "metadata" in message:
+        total -= len(encode(message.pop("metadata")))
+    gone: set[int] = set()
+    for part in parts:
+        if total <= limit:
+            break
+        total -= len(encode(part)) + 1
+        gone.add(id(part))
+    message["parts"] = [part for part in message["parts"] if id(part) not in gone]
     return message
 
 
@@ -164,15 +190,19 @@ def _is_open(part: Mapping[str, Any]) -> bool:
     return part.get("state") in ("streaming", "input-streaming", "running")
 
 
-def _shorten(part: dict[str, Any], name: str, allowance: int, excess: int) -> None:
-    value = part[name]
+def _shorten(item: dict[str, Any], name: str, allowance: int, excess: int) -> int:
+    """Cut a value by ``excess`` bytes, at most down to ``allowance``; gives the bytes saved."""
+    value = item[name]
+    before = len(encode(value))
+    if before <= allowance:
+        return 0
     text = value if isinstance(value, str) else encode(value).decode()
-    size = len(encode(text))
-    if size <= allowance:
-        return
-    keep = max(allowance, size - excess - 64)
-    part[name] = cut_text(text, keep)
-    part["truncated"] = True
+    item[name] = cut_text(text, max(allowance, before - excess - 64))
+    saved = before - len(encode(item[name]))
+    if "truncated" not in item:
+        item["truncated"] = True
+        saved -= len(b',"truncated":true')
+    return saved
 
 
 def cut_text(text: str, limit: int) -> str:

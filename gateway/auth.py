@@ -95,7 +95,10 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Collection[str
     """
     if origin is None or "*" in allowed or origin.rstrip("/").lower() in allowed:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     if not parts.netloc or host is None:
         return False
     default = {"http": ":80", "https": ":443"}.get(parts.scheme, "")

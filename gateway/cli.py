@@ -31,13 +31,17 @@ _FLAGS: dict[str, str] = {
     "token": "bearer token(s), comma separated, that clients must bring",
     "origins": "other origins whose pages may connect, comma separated",
     "hosts": "names that the Host header may have, comma separated",
+    "anonymous": "serve other addresses than loopback without a token",
     "disconnect-grace": "seconds a run outlives its last owner's lost connection",
     "abort-grace": "seconds an aborted engine has to close",
     "drain": "seconds that live runs may finish in after SIGTERM",
-    "model": "the default agent's model: scripted, or openai:NAME (key in OPENAI_API_KEY)",
+    "model": "the default agent's model: scripted, openai:NAME, anthropic:NAME, google:NAME (keys: OPENAI_API_KEY, …)",
     "model-url": "an OpenAI-compatible endpoint for --model, such as http://127.0.0.1:11434/v1",
+    "shell": "let the default agent run shell commands, asking before each",
     "log-level": "debug, info, warning, error",
 }
+_SWITCHES = frozenset({"anonymous", "shell"})
+"""Flags without a value."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,10 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("engine", nargs="?", help="module:attribute; default: the offline demonstration agent")
     serve.add_argument("--config", help="a TOML file with settings")
     for flag, text in _FLAGS.items():
-        serve.add_argument(f"--{flag}", help=text)
-    serve.add_argument(
-        "--anonymous", action="store_const", const="true", help="serve other addresses than loopback without a token"
-    )
+        if flag in _SWITCHES:
+            serve.add_argument(f"--{flag}", help=text, action="store_const", const="true")
+        else:
+            serve.add_argument(f"--{flag}", help=text)
     serve.set_defaults(command=_serve)
 
     chat = commands.add_parser("chat", help="talk to a gateway in the terminal")
@@ -83,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    names = [flag.replace("-", "_") for flag in _FLAGS] + ["anonymous"]
+    names = [flag.replace("-", "_") for flag in _FLAGS]
     flags = {name: getattr(options, name) for name in names}
     settings = read_settings(flags, config=options.config)
     logging.basicConfig(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tomllib
 from dataclasses import dataclass, fields
@@ -33,9 +32,11 @@ class Settings:
     anonymous: bool = False
     """Serve another address than loopback although there is no token: everybody who reaches it is one principal."""
     model: str = "scripted"
-    """The default agent's model: ``scripted`` (offline), or ``openai:NAME`` with the extra ``models``."""
+    """The default agent's model: ``scripted`` (offline), ``openai:NAME``, ``anthropic:NAME``, ``google:NAME``."""
     model_url: str | None = None
-    """An OpenAI-compatible endpoint (ends in ``/v1``); default: ``OPENAI_BASE_URL``, then OpenAI's own."""
+    """Where the model is: an OpenAI-compatible endpoint (ends in ``/v1``), or a proxy of the provider's."""
+    shell: bool = False
+    """The default agent may run shell commands, each once a person has allowed it."""
     log_level: str = "info"
     disconnect_grace: float = 5.0
     abort_grace: float = 5.0
@@ -61,6 +62,7 @@ class Settings:
 _NAMES = {field.name: field for field in fields(Settings)}
 _ALIASES = {"heartbeat": "heartbeat_s", "retain": "retain_s", "evict": "evict_s", "max_queue": "queue_limit"}
 _POSITIVE = frozenset({"heartbeat_s", "hello_timeout", "send_timeout", "commands_per_s"})
+_LARGEST = 2**53  # as milliseconds still a number for every database
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -99,7 +101,7 @@ def _from_file(path: str) -> dict[str, Any]:
             content = tomllib.load(file)
     except OSError as exc:
         raise BadSetting(f"cannot read {path}: {exc.strerror}") from None
-    except tomllib.TOMLDecodeError as exc:
+    except ValueError as exc:  # not UTF-8, or a number of too many digits, besides what tomllib calls an error
         raise BadSetting(f"{path} is not TOML: {exc}") from None
     values = {}
     for key, value in content.items():
@@ -113,13 +115,15 @@ def _from_file(path: str) -> dict[str, Any]:
 def _parse(name: str, value: Any, where: str) -> Any:
     kind = str(_NAMES[name].type)
     try:
+        if isinstance(value, bool) and kind in ("int", "float"):
+            raise ValueError(value)
         if kind == "int":
             return value if isinstance(value, int) else int(str(value))
         if kind == "float":
             return float(value)
         if kind == "bool":
             return _flag(str(value))
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         word = {"int": "a whole number", "float": "a number", "bool": "true or false"}[kind]
         raise BadSetting(f"{where}: {value!r} is not {word}") from None
     return str(value)
@@ -139,7 +143,7 @@ def check(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if str(field.type) not in ("int", "float"):
             continue
-        if not math.isfinite(value) or value < 0 or (name in _POSITIVE and value <= 0):
+        if not 0 <= value <= _LARGEST or (name in _POSITIVE and value <= 0):
             raise BadSetting(f"{name}: {value} is out of range")
     if not settings.port <= 65535:
         raise BadSetting(f"port: {settings.port} is out of range")

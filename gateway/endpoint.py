@@ -169,7 +169,7 @@ class Link:
         self._broken = False
 
     def reply(self, frame: frames.Frame) -> None:
-        """Send a frame before any event; see :class:`~gateway.session.Caller`."""
+        """Send a frame before any event; see :class:`~gateway.services.Caller`."""
         self._out.reply(frame)
 
     def close(self, code: CloseCode, reason: str, *, flush: bool = False) -> None:
@@ -244,11 +244,12 @@ class Link:
         try:
             while self._waiting:
                 command = self._waiting.pop(0)
-                while self._out.crowded and not self._broken:
-                    await self._room.wait()
+                await self._uncrowded()
                 try:
                     if isinstance(command, Hello):
                         await self._hello(command)
+                    elif not self._connection.welcomed:  # its hello failed: nobody is there to act for
+                        raise CommandError("unauthorized", "the hello was not accepted")
                     else:
                         await self._endpoint.hub.handle(self, command)
                 except CommandError as exc:
@@ -258,9 +259,16 @@ class Link:
         finally:
             self._worker = None
 
+    async def _uncrowded(self) -> None:
+        """Wait until the client has read enough for another reply."""
+        while self._out.crowded and not self._broken:
+            await self._room.wait()
+
     def _internal_error(self, command: Command) -> None:
         reference = secrets.token_hex(4)
         logger.exception("reference %s: %s failed", reference, command.type)
+        if not self._connection.welcomed:
+            self.close(CloseCode.INTERNAL, "internal error")
         problem = CommandError("internal", f"internal error; reference {reference} in the server's log")
         self.reply(frames.error(problem, command.id, getattr(command, "session_id", None)))
 
@@ -301,6 +309,7 @@ class Link:
             )
         )
         for target in hello.attach:
+            await self._uncrowded()
             try:
                 await endpoint.hub.attach(self, target, None)
             except CommandError as exc:

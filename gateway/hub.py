@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, assert_never
 import orjson
 
 from gateway.archive import SNAPSHOT_BYTES, SNAPSHOT_MESSAGES, fit
-from gateway.ids import new_id, new_row_id, now_ms
+from gateway.housekeeper import Housekeeper
+from gateway.ids import new_id, new_row_id
+from gateway.latches import Latches
 from gateway.log import Log, Writer
-from gateway.session import Committed, Services, Session, store_unavailable
+from gateway.services import Committed, Services, store_unavailable
+from gateway.session import Session
 from gateway.stores.base import StoreUnavailable
 from protocol import commands as c
 from protocol import frames
@@ -28,17 +31,10 @@ if TYPE_CHECKING:
 
     from gateway.config import Settings
     from gateway.engine.port import Engine
-    from gateway.session import Caller
+    from gateway.services import Caller
     from gateway.stores.base import CommandRow, SessionRow, Store
 
 logger = logging.getLogger(__name__)
-
-LATCH_S = 60.0
-"""How long an abort of a command that has not come yet is remembered (contract, ``abort``)."""
-
-MAX_LATCHES = 10_000
-RETRY_STORE_S = 0.5
-SWEEP_S = 60.0
 
 
 class Hub:
@@ -49,6 +45,8 @@ class Hub:
         self.store = store
         self.writer = Writer(store)
         self.sessions: dict[tuple[str, str], Session] = {}
+        self.latches = Latches()
+        self.housekeeper = Housekeeper(self)
         self.services = Services(
             engine=engine,
             store=store,
@@ -56,16 +54,13 @@ class Hub:
             disconnect_grace_s=settings.disconnect_grace,
             queue_limit=settings.queue_limit,
             changed=self._session_changed,
-            lost=self._session_lost,
+            lost=self.housekeeper.lost.add,
             commands={},
             tasks=set(),
         )
         self.watchers: dict[str, set[Caller]] = {}
         self._loading: dict[tuple[str, str], asyncio.Task[Session | None]] = {}
         self._in_flight: dict[tuple[str, str], asyncio.Future[None]] = {}
-        self._latches: dict[tuple[str, str], tuple[float, str]] = {}
-        self._lost: set[Session] = set()
-        self._housekeeper: asyncio.Task[None] | None = None
 
     @property
     def draining(self) -> bool:
@@ -83,7 +78,7 @@ class Hub:
             if session is not None:
                 session.seal_lost()
         await self.writer.settled()
-        self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
+        self.housekeeper.start()
 
     async def drain(self, seconds: float) -> None:
         """Let live runs finish within ``seconds``, then abort them with reason ``shutdown`` and wait for the seals."""
@@ -100,9 +95,7 @@ class Hub:
     async def stop(self) -> None:
         """Seal what still runs, commit, and close the store."""
         await self.drain(0)
-        if self._housekeeper is not None:
-            self._housekeeper.cancel()
-            await asyncio.gather(self._housekeeper, return_exceptions=True)
+        await self.housekeeper.stop()
         leftover = [task for task in self.services.tasks if not task.done()]
         for task in leftover:
             task.cancel()
@@ -145,6 +138,9 @@ class Hub:
         if found is None:
             return None
         tail = await self.store.messages(found.row.sid, max(0, found.stored_messages - SNAPSHOT_MESSAGES), 2**31)
+        created = self.sessions.get(key)
+        if created is not None:  # while we read, a prompt made the session: one log has one writer
+            return created
         log = Log(self.writer, found.row.sid, key[1], found.row.epoch)
         log.restore(found, tail)
         session = Session(self.services, key[0], log)
@@ -311,7 +307,7 @@ class Hub:
         # Nothing waits from here to the session's decision, so one creation only.
         if session is None:
             session = self.sessions.get((caller.principal, session_id)) or self._create(caller.principal, session_id)
-        latched = self._unlatch(caller.principal, command.id)
+        latched = self.latches.take(caller.principal, command.id)
         effect = session.prompt(command, caller, body=body, removed_at=removed_at, latched=latched)
         await effect.done
 
@@ -319,7 +315,7 @@ class Hub:
         self._check_draining()
         session = await self.get(caller.principal, command.session_id)
         self._check_room(caller, command.session_id)
-        latched = self._unlatch(caller.principal, command.id)
+        latched = self.latches.take(caller.principal, command.id)
         await session.resume(command, caller, body=body, latched=latched).done
 
     def _check_draining(self) -> None:
@@ -337,7 +333,9 @@ class Hub:
         """Subscribe a connection to a session."""
         session = await self.get(caller.principal, target.session_id)
         self._check_room(caller, target.session_id)
-        session.attach(caller, target, id_)
+        renewed = session.attach(caller, target, id_)
+        if renewed is not None:
+            await renewed.done
 
     def _detach(self, caller: Caller, command: c.Detach) -> None:
         attached = caller.outbox is not None and caller.outbox.detach(command.session_id)
@@ -397,13 +395,13 @@ class Hub:
         principal = caller.principal
         if command.command_id is not None:
             # Latched before the store is asked: the prompt may come while it answers.
-            self._latch(principal, command.command_id, command.reason)
+            self.latches.set(principal, command.command_id, command.reason)
             try:
                 row = await self.store.command(principal, command.command_id)
             except StoreUnavailable:
                 row = None
             if row is not None:
-                self._unlatch(principal, command.command_id)
+                self.latches.take(principal, command.command_id)
                 ids = orjson.loads(row.ack)
                 entry = {"session_id": ids["session_id"], "run_id": ids["run_id"], "state": "too_late"}
             else:
@@ -414,17 +412,6 @@ class Hub:
         session = await self.get(principal, command.session_id)
         runs = session.abort("user", command.reason, run_id=command.run_id)
         caller.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
-
-    def _latch(self, principal: str, command_id: str, reason: str | None) -> None:
-        while len(self._latches) >= MAX_LATCHES:
-            del self._latches[next(iter(self._latches))]
-        self._latches[principal, command_id] = (asyncio.get_running_loop().time() + LATCH_S, reason or "")
-
-    def _unlatch(self, principal: str, command_id: str | None) -> str | None:
-        if command_id is None:
-            return None
-        expires, detail = self._latches.pop((principal, command_id), (0.0, ""))
-        return detail if asyncio.get_running_loop().time() < expires else None
 
     # -- history
 
@@ -504,56 +491,6 @@ class Hub:
         for watcher in watchers:
             if watcher.outbox is not None:
                 watcher.outbox.change(frame)
-
-    # -- housekeeping
-
-    def _session_lost(self, session: Session) -> None:
-        self._lost.add(session)
-
-    async def _keep_house(self) -> None:
-        loop = asyncio.get_running_loop()
-        last_sweep = loop.time()
-        while True:
-            await asyncio.sleep(RETRY_STORE_S)
-            try:
-                await self._recover_lost()
-                self._tidy(loop.time())
-                if loop.time() - last_sweep >= SWEEP_S:
-                    last_sweep = loop.time()
-                    now = now_ms()
-                    await self.store.sweep(now, now - int(self.settings.retain_s * 1000))
-            except StoreUnavailable as exc:
-                logger.warning("the store is still unavailable: %s", exc)
-            except Exception:
-                logger.exception("housekeeping failed")
-
-    async def _recover_lost(self) -> None:
-        """Read the head of sessions whose commit failed again, and seal them as lost."""
-        for session in list(self._lost):
-            found = await self.store.load(*session.key)
-            self._lost.discard(session)
-            if found is None:
-                self.sessions.pop(session.key, None)  # it never came to be
-                for owner in list(session.owners):
-                    session.disown(owner)
-                continue
-            session.log.catch_up(found)
-            session.broken = False
-            session.seal_lost()
-
-    def _tidy(self, now: float) -> None:
-        before = now_ms() - int(self.settings.retain_s * 1000)
-        for session in list(self.sessions.values()):
-            log = session.log
-            if session.broken or session.deleting:
-                continue
-            expired = log.expire(before, self.settings.retain_bytes)
-            if expired or (session.run is None and log.compacted_to < log.head):
-                log.compact()
-            elif session.idle and not log.records and log.quiet and now - session.touched > self.settings.evict_s:
-                del self.sessions[session.key]
-        for key in [key for key, (expires, _) in self._latches.items() if expires < now]:
-            del self._latches[key]
 
 
 def _newest_within(messages: list[Any], limit: int) -> list[Any]:

@@ -22,7 +22,7 @@ from protocol import codec
 from protocol.events import DELTAS, UNTIMED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gateway.stores.base import CommandRow, SessionRow, Store, StoredSession
 
@@ -121,7 +121,8 @@ class Log:
         self._pending: list[dict[str, Any]] = []
         self._tail: list[str] | None = None
         self._pending_bytes = 0
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []
+        """What waits for the next commit."""
         self._commands: list[CommandRow] = []
         self._described = False
         self._removed_at: int | None = None
@@ -137,6 +138,7 @@ class Log:
         kind = event["type"]
         if kind in DELTAS:
             text = event["text"]
+            event.pop("_size", None)
             if self._join(event, text):
                 return
             self._tail = [text]
@@ -160,7 +162,7 @@ class Log:
         if (
             last["part_id"] != event["part_id"]
             or last["type"] != event["type"]
-            or self._pending_bytes > JOIN_BYTES
+            or self._pending_bytes + len(text) > JOIN_BYTES
             or "truncated" in event
             or "truncated" in last
         ):
@@ -177,7 +179,7 @@ class Log:
 
     def after(self, effect: Effect) -> None:
         """Have ``effect`` called with the commit of what has been appended so far."""
-        self._effects.append(effect)
+        self.effects.append(effect)
         self._writer.schedule(self)
 
     def remember(self, command: CommandRow) -> None:
@@ -218,7 +220,7 @@ class Log:
     @property
     def quiet(self) -> bool:
         """Nothing waits to be committed."""
-        return not (self._pending or self._effects or self._described or self._compact)
+        return not (self._pending or self.effects or self._described or self._compact)
 
     @property
     def crowded(self) -> bool:
@@ -237,8 +239,8 @@ class Log:
         """Stamp and encode what is pending, as one batch."""
         self._settle()
         events, self._pending = self._pending, []
-        batch = _Batch(Commit(self.sid, commands=self._commands), self._effects)
-        self._tail, self._effects, self._commands, self._pending_bytes = None, [], [], 0
+        batch = _Batch(Commit(self.sid, commands=self._commands), self.effects)
+        self._tail, self.effects, self._commands, self._pending_bytes = None, [], [], 0
         commit = batch.commit
         seq = self.head
         for event in events:
@@ -301,7 +303,7 @@ class Log:
 
     def drop_pending(self) -> None:
         """Forget what was appended and not committed: its commit failed."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         self._pending, self._tail, self._pending_bytes = [], None, 0
         self._commands, self._removed_at, self._new_epoch, self._delete = [], None, None, False
         for effect in effects:
@@ -346,26 +348,28 @@ class Log:
         """Rebuild the fold and the ring from the store."""
         self.archive.restore(found)
         self.head = self.floor = self.compacted_to = found.seq
-        if found.chunks and found.chunks[-1].last_seq >= found.seq:
-            self.floor = self.head = found.chunks[0].first_seq - 1
-        self._replay(found)
+        chunks = _unbroken(found.chunks)
+        if chunks and chunks[-1].last_seq >= found.seq:
+            self.floor = self.head = chunks[0].first_seq - 1
+        self._replay(chunks)
         self.archive.finish_restore(tail)
 
     def catch_up(self, found: StoredSession) -> None:
         """After a failed commit: take over what the store has beyond the head, and publish it."""
-        self._replay(found)
+        # A removed message that is not in memory was the first of those that the store no longer has.
+        self._replay(found.chunks, removed_at=found.stored_messages)
         for cursor in self.cursors:
             cursor.sink.ready(cursor)
 
-    def _replay(self, found: StoredSession) -> None:
-        for chunk in found.chunks:
+    def _replay(self, chunks: Sequence[ChunkRow], removed_at: int | None = None) -> None:
+        for chunk in chunks:
             if chunk.last_seq <= self.head:
                 continue
             records = []
             for line in chunk.data.split(b"\n"):
                 event = orjson.loads(line)
                 if event["seq"] > self.archive.fold.seq:
-                    self.archive.apply(event)
+                    self.archive.apply(event, removed_at)
                 self.archive.note_ids(event)
                 records.append(self._encoder.encode(event))
             self._hold(records, chunk.committed_at, len(chunk.data))
@@ -433,22 +437,47 @@ class Writer:
 
     async def _write(self, logs: list[Log]) -> None:
         now = now_ms()
-        batches = [log.take(now) for log in logs]
+        taken = [(log, batch) for log in logs if (batch := self._take(log, now)) is not None]
+        if not taken:
+            return
         try:
-            await self._store.commit([batch.commit for batch in batches])
+            await self._store.commit([batch.commit for _, batch in taken])
         except Exception as exc:
             if not isinstance(exc, StoreUnavailable):
                 logger.exception("the store failed in a way it should not")
             else:
                 logger.error("the store is unavailable: %s", exc)
-            for log, batch in zip(logs, batches, strict=True):
-                for effect in batch.effects:
-                    effect.failed()
-                log.drop_pending()
-                log.lost()
+            for log, batch in taken:
+                self._lose(log, batch.effects)
             return
-        for log, batch in zip(logs, batches, strict=True):
-            log.publish(batch, now)
+        for log, batch in taken:
+            try:
+                log.publish(batch, now)
+            except Exception:  # it is durable; one session's fault must not end the others' writer
+                logger.exception("session %s: publishing failed", log.session_id)
+
+    def _take(self, log: Log, now: int) -> _Batch | None:
+        effects = log.effects
+        try:
+            return log.take(now)
+        except Exception:
+            logger.exception("session %s: what it appended cannot be written", log.session_id)
+            self._lose(log, effects)
+            return None
+
+    def _lose(self, log: Log, effects: list[Effect]) -> None:
+        for effect in effects:
+            effect.failed()
+        log.drop_pending()
+        log.lost()
+
+
+def _unbroken(chunks: Sequence[ChunkRow]) -> Sequence[ChunkRow]:
+    """Give the newest chunks that follow on each other: a clock that was set back makes a sweep leave a hole."""
+    first = len(chunks) - 1
+    while first > 0 and chunks[first - 1].last_seq + 1 == chunks[first].first_seq:
+        first -= 1
+    return chunks[max(first, 0) :]
 
 
 def _no_row() -> SessionRow:

@@ -181,7 +181,7 @@ class Outbox:
                 self._front_bytes += ATTACH_COST * len(rendered) - cost
                 self._front[:1] = [(data, ATTACH_COST) for data in rendered]
                 continue
-            if parts and len(item) >= room:
+            if parts and len(item) + 2 > room:  # the brackets of the array count too
                 return 0
             del self._front[0]
             self._front_bytes -= cost
@@ -195,7 +195,7 @@ class Outbox:
         while self._changes and room > 0:
             session_id = next(iter(self._changes))
             data = codec.encode(self._changes[session_id])
-            if parts and len(data) >= room:
+            if parts and len(data) + 2 > room:
                 return 0
             del self._changes[session_id]
             parts.append(data)
@@ -213,10 +213,12 @@ class Outbox:
                 self._take_front(parts, room)
                 return
             encoded, size = taken
+            if not encoded:
+                # Its next frame needs a message of its own: the next one, or busy sessions would starve it.
+                self._ready = {cursor: None, **self._ready}
+                return
             if cursor.seq < cursor.log.head:
                 self._ready[cursor] = None
-            if not encoded:
-                return  # its next frame needs a message of its own, which it gets next time
             parts.extend(encoded)
             room -= size
 

@@ -8,6 +8,7 @@ all the same (``settled: false``).
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ class RunSpec:
     grace_s: float | None = None
     deadline_s: float | None = None
     metadata: dict[str, Any] | None = None
+    attended: bool = False
+    """It came over a connection, which owns the session: the disconnect rule is for it."""
     resumes: int = 0
     """How often the server has resumed this prompt by itself."""
 
@@ -172,7 +175,10 @@ class Run:
             # Only our own grace and a failed store cancel this task, and it ends here.
             if self.reason is None:
                 failure = MessageErrorBuilder.build(RuntimeError("the engine cancelled itself")).to_dict()
-        except Exception as exc:
+        except KeyboardInterrupt:
+            raise  # the process is being ended; the next one seals the run
+        except BaseException as exc:
+            # Also what is no Exception, a tool's sys.exit() for one: nobody else would ever end the run.
             if self.reason is None:
                 logger.warning("run %s failed", self.run_id, exc_info=exc)
             else:
@@ -182,6 +188,8 @@ class Run:
             return
         if self.reason is not None:
             self._finish(aborted(self.reason))
+        elif self.abort_event.is_set() or (failure is not None and failure["reason"] == "AbortError"):
+            self._finish(aborted("policy"))  # the engine set its own event, or says that it stopped itself
         elif failure is not None:
             self._finish(Ending("failed", "error", error=failure))
         else:
@@ -197,6 +205,8 @@ class Run:
             messages = await host.history(spec)
             if self.reason is not None:
                 return
+        else:
+            messages = copy.deepcopy(messages)  # the engine may change its own
         stream = self._engine.stream(
             abort=self.abort_event, mode=spec.mode, session_id=host.session_id, messages=messages
         )

@@ -9,104 +9,38 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import re
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from gateway.ids import new_id, now_ms
+from gateway.owners import Owners
+from gateway.prompts import title_of, user_messages
 from gateway.run import Run, RunSpec
 from gateway.seal import LOST, closing_events, open_turn
+from gateway.services import Caller, Committed, Services, store_unavailable
 from gateway.steering import Steering
 from gateway.stores.base import CommandRow, SessionRow
 from protocol import frames
-from protocol.codec import clean_text, encode, jsonable
+from protocol.codec import encode
 from protocol.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.engine.port import Engine
     from gateway.log import Log
-    from gateway.outbox import Outbox
-    from gateway.stores.base import Store
-    from protocol.commands import AttachTarget, InputMessage, Prompt, Resume
+    from protocol.commands import AttachTarget, Prompt, Resume
     from protocol.events import AbortReason, DequeueReason
     from protocol.frames import Status
-    from protocol.messages import Message, UserMessage
+    from protocol.messages import Message
 
 logger = logging.getLogger(__name__)
 
-TITLE_CHARS = 80
 MAX_RESUMES = 2
 """How often the server resumes a lost prompt by itself (contract, "Crash, store failure, drain")."""
 
-_OWN_ID = re.compile(r"msg_[0-9a-f]{23}\Z")
-"""What our own message ids look like: a client that gives one repeats one it was given."""
-
 _DEQUEUE: dict[str, DequeueReason] = {"disconnect": "disconnect", "shutdown": "shutdown"}
-
-
-class Caller(Protocol):
-    """Whoever sent a command: a connection, or a REST request (which owns and attaches nothing)."""
-
-    principal: str
-    outbox: Outbox | None
-    owned: set[Session]
-
-    def reply(self, frame: frames.Frame) -> None:
-        """Send a reply."""
-        ...
-
-
-@dataclass(slots=True)
-class Services:
-    """What all sessions of this node share."""
-
-    engine: Engine
-    store: Store
-    abort_grace_s: float
-    disconnect_grace_s: float
-    queue_limit: int
-    changed: Callable[[Session], None]
-    lost: Callable[[Session], None]
-    commands: dict[tuple[str, str], tuple[Session, str]]
-    """(principal, command id) → the session and run that a live or waiting prompt became."""
-    tasks: set[asyncio.Task[None]]
-    draining: bool = False
-
-
-class _Lost:
-    """An owner whose connection broke; it counts until its grace is over."""
-
-    timer: asyncio.TimerHandle
-
-
-class Committed:
-    """An effect that a command waits for. ``then`` runs at the commit, before its events are published."""
-
-    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._then = then
-
-    def committed(self) -> None:
-        """See :class:`~gateway.log.Effect`."""
-        self._then()
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def failed(self) -> None:
-        """See :class:`~gateway.log.Effect`."""
-        if not self.done.done():
-            self.done.set_exception(store_unavailable())
-            self.done.exception()  # a caller that has gone away need not look
-
-
-def store_unavailable() -> CommandError:
-    """Build the error for a store that cannot do it now."""
-    return CommandError("store_unavailable", "the store is unavailable; try again", retry_after_s=1.0)
 
 
 class Session:
@@ -122,13 +56,12 @@ class Session:
         self.message_count = 0
         self.run: Run | None = None
         self.queue: list[RunSpec] = []
-        self.owners: set[Caller] = set()
+        self.owners = Owners(self._nobody_owns)
         self.deleting = False
         self.broken = False
         """A commit failed: what is in the store has to be read again before anything else happens."""
         self.touched = asyncio.get_running_loop().time()
         self._services = services
-        self._lost_owners: list[_Lost] = []
         self._interrupts = 0  # how many of the queue's first entries are interrupts
         self._last_spec: RunSpec | None = None
         self._recent: deque[str] = deque(maxlen=64)  # run ids that have ended: too late to abort
@@ -153,7 +86,7 @@ class Session:
     @property
     def idle(self) -> bool:
         """Nothing runs, waits, or is held open: the session may leave memory."""
-        return not (self.run or self.queue or self.owners or self._lost_owners or self.log.cursors or self.broken)
+        return not (self.run or self.queue or self.owners.held or self.log.cursors or self.broken)
 
     def row(self) -> SessionRow:
         """Describe the session for the store."""
@@ -200,15 +133,16 @@ class Session:
             run_id=new_id("run"),
             mode="prompt",
             command_id=command.id,
-            messages=self._messages(command),
+            messages=user_messages(command, self._id_is_taken),
             on_disconnect=command.on_disconnect,
             on_lost=command.on_lost,
             grace_s=command.grace_s,
             deadline_s=command.deadline_s,
             metadata=command.metadata,
+            attended=caller.outbox is not None,
         )
         if self.title is None:
-            self.title = _title(spec.messages)
+            self.title = title_of(spec.messages)
         self._own(caller)
         if not busy:
             return self._accept(command, caller, body, spec, None, removed_at=removed_at, latched=latched)
@@ -359,25 +293,11 @@ class Session:
         event["run_id"] = spec.run_id
         self.log.append(event)
 
-    def _messages(self, command: Prompt) -> list[UserMessage]:
-        given: Sequence[InputMessage] = command.messages or ()
-        contents: list[tuple[str | None, list[Any], dict[str, Any] | None]] = (
-            [(None, [{"type": "text", "text": clean_text(command.text)}], None)]
-            if command.text is not None
-            else [(m.id, [jsonable(p.model_dump(exclude_none=True)) for p in m.parts], m.metadata) for m in given]
-        )
-        messages: list[UserMessage] = []
-        for id_, parts, metadata in contents:
-            if id_ is None or id_ in self.seen or _OWN_ID.match(id_) or self.log.archive.position(id_) is not None:
-                id_ = new_id("msg")
-            else:
-                self.seen.add(id_)
-            message: UserMessage = {"id": id_, "role": "user", "parts": parts, "created_at": now_ms()}
-            metadata = metadata if metadata is not None else command.metadata
-            if metadata is not None:
-                message["metadata"] = jsonable(metadata)
-            messages.append(message)
-        return messages
+    def _id_is_taken(self, message_id: str) -> bool:
+        if message_id in self.seen or self.log.archive.position(message_id) is not None:
+            return True
+        self.seen.add(message_id)
+        return False
 
     # -- the queue
 
@@ -419,6 +339,8 @@ class Session:
             self._interrupts -= self._interrupts > 0
             following = self._start(spec)
             self.log.after(Committed(following.begin))
+            if spec.attended and not self.owners.held:  # its owner left while a run that goes on was before it
+                self._nobody_owns()
         for steering in run.steerings:
             steering.decline()
 
@@ -496,11 +418,7 @@ class Session:
             self.add_owner(caller)
 
     def add_owner(self, caller: Caller) -> None:
-        """A connection owns the session from now on; it takes the place of the longest lost one, if any."""
-        if caller in self.owners:
-            return
-        if self._lost_owners:
-            self._lost_owners.pop(0).timer.cancel()
+        """A connection owns the session from now on."""
         self.owners.add(caller)
         caller.owned.add(self)
 
@@ -511,33 +429,24 @@ class Session:
 
     def disconnected(self, caller: Caller, *, on_purpose: bool, grace_s: float | None = None) -> None:
         """An owner's connection has ended. ``grace_s`` overrides the run's and the server's grace."""
-        self.disown(caller)
         self.touched = asyncio.get_running_loop().time()
+        caller.owned.discard(self)
         if self._services.draining:
+            self.owners.discard(caller)
             return
         if grace_s is None:
-            spec = self.run.spec if self.run is not None else None
-            own = spec.grace_s if spec is not None else None
+            own = self.run.spec.grace_s if self.run is not None else None
             grace_s = own if own is not None else self._services.disconnect_grace_s
-        if not on_purpose and grace_s > 0:
-            lost = _Lost()
-            lost.timer = asyncio.get_running_loop().call_later(grace_s, self._grace_over, lost)
-            self._lost_owners.append(lost)
-        else:
-            self._apply_disconnect_rule()
+        self.owners.lose(caller, 0 if on_purpose else grace_s)
 
-    def _grace_over(self, lost: _Lost) -> None:
-        self._lost_owners.remove(lost)
-        self._apply_disconnect_rule()
-
-    def _apply_disconnect_rule(self) -> None:
-        if self.owners or self._lost_owners or self._services.draining or self.run is None:
+    def _nobody_owns(self) -> None:
+        if self._services.draining or self.run is None:
             return
         if self.run.spec.on_disconnect == "abort":
             self.abort("disconnect")
 
-    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> None:
-        """Place or replace a connection's cursor, answered by ``attached``."""
+    def attach(self, caller: Caller, target: AttachTarget, id_: str | None) -> Committed | None:
+        """Place or replace a connection's cursor, answered by ``attached``: where a new epoch is needed, after it."""
         outbox = caller.outbox
         if outbox is None:
             raise CommandError("unsupported", "only a connection can attach")
@@ -549,9 +458,11 @@ class Session:
         if ahead and target.role == "owner":
             # The client has seen what this log has not: the log lost its tail. Its seqs must not be used twice.
             self.log.renew_epoch()
-            self.log.after(Committed(lambda: outbox.attach(self.log, target.role, id_=id_)))
-            return
+            effect = Committed(lambda: outbox.attach(self.log, target.role, id_=id_))
+            self.log.after(effect)
+            return effect
         outbox.attach(self.log, target.role, id_=id_, epoch=target.epoch, seq=target.seq)
+        return None
 
     # -- recovery
 
@@ -568,6 +479,7 @@ class Session:
         fold = self.log.archive.fold
         waiting = list({entry["run_id"]: entry for entry in fold.queue}.values())
         run_id = fold.run_id
+        stopped = fold.status == "aborting"  # somebody wanted the run to end: it is not taken up again
         if run_id is not None:
             for event in closing_events(open_turn(fold), LOST):
                 self.log.append({**event, "run_id": run_id})
@@ -578,7 +490,7 @@ class Session:
         self._ended_open = True if run_id is not None else None
         self.log.redescribe()
         last = self._last_spec
-        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume":
+        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume" or stopped:
             return
         if last.resumes < MAX_RESUMES:
             spec = RunSpec(
@@ -616,13 +528,3 @@ def _with_command(event: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
     if spec.command_id is not None:
         event["command_id"] = spec.command_id
     return event
-
-
-def _title(messages: Sequence[UserMessage]) -> str | None:
-    for message in messages:
-        for part in message["parts"]:
-            if part["type"] == "text":
-                line = " ".join(part["text"].split())
-                if line:
-                    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
-    return None

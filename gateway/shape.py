@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from gateway.archive import cut_text
 from gateway.ids import new_id
 from gateway.seal import Ending, OpenTurn
-from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode
-from protocol.messages import MessageError, Usage, add_usage
+from gateway.values import bound, bound_text, error_of, name_of, number, text_of, usage_of, whole, word
+from protocol.codec import clean_text
+from protocol.messages import ABORT_ERROR, Usage, add_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Event = dict[str, Any]
-
-MAX_VALUE_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
-"""What one text, input or output may take, encoded: a frame around it stays within 1 MiB."""
 
 _TEXTS = {"text-delta": "text", "reasoning-delta": "reasoning"}
 
@@ -40,7 +37,7 @@ class Shaper:
         self._seen = seen
         self._steps = 0
         self._fresh = True  # the message that the run's start brought has not been named by the engine yet
-        self._names: dict[str, str] = {}  # the engine's id -> the session's
+        self._names: dict[tuple[str, str], str] = {}  # (kind, the engine's id) -> the session's
         self._implicit: str | None = None  # the open part that deltas without id continue
         self._tools: dict[str, Event] = {}  # call_id -> part_id, call_id, tool of an open call
         self._inputs: dict[str, list[str]] = {}  # call_id -> raw arguments so far
@@ -78,41 +75,38 @@ class Shaper:
         text = event.get("text")
         if not isinstance(text, str) or not text:
             return []
-        part_id = self._implicit
-        name = event.get("part_id")
+        name = name_of(event.get("part_id"))
         out: list[Event] = []
         if self._finish is not None:
             self._reopen(out)
+        part_id = self._implicit
         if name is not None:
-            part_id = self._names.get(name)
+            part_id = self._named(name, "prt")
+        elif part_id is None or self.turn.parts[part_id] != part_kind:
+            part_id = self._last_open(part_kind)
         if part_id is None or self.turn.parts.get(part_id) != part_kind:
             self._close_implicit(out)
             part_id = self._open_part(part_kind, name, out)
             if name is None:
                 self._implicit = part_id
-        elif name is not None and part_id != self._implicit:
+        elif part_id != self._implicit:
             self._close_implicit(out)
         delta = {"type": kind, "message_id": self.turn.message_id, "part_id": part_id, "text": text}
         if len(text) > 8192:
-            self._bound_text(delta)
+            bound_text(delta)
         elif not text.isascii():
             delta["text"] = clean_text(text)
         out.append(delta)
         return out
 
-    def _bound_text(self, event: Event) -> None:
-        text = clean_text(event["text"])
-        cut = cut_text(text, MAX_VALUE_BYTES)
-        event["text"] = cut
-        event["_size"] = len(cut)
-        if len(cut) < len(text):
-            event["truncated"] = True
-
-    def _open_part(self, kind: str, name: Any, out: list[Event]) -> str:
+    def _open_part(self, kind: str, name: str | None, out: list[Event]) -> str:
         part_id = self._assign(name, "prt")
         self.turn.parts[part_id] = kind
         out.append({"type": f"{kind}-start", "message_id": self.turn.message_id, "part_id": part_id})
         return part_id
+
+    def _last_open(self, kind: str) -> str | None:
+        return next((part_id for part_id, other in reversed(self.turn.parts.items()) if other == kind), None)
 
     def _close_implicit(self, out: list[Event]) -> None:
         part_id, self._implicit = self._implicit, None
@@ -124,16 +118,22 @@ class Shaper:
         if kind is not None:
             out.append({"type": f"{kind}-end", "message_id": self.turn.message_id, "part_id": part_id})
 
-    def _assign(self, name: Any, prefix: str) -> str:
+    def _assign(self, name: str | None, prefix: str) -> str:
         """Give the session's id for an engine's: the same where it is new, another where the session has had it."""
-        if not isinstance(name, str) or not name or len(name) > 200:
+        given = name_of(name)
+        if given is None:
             return new_id(prefix)
-        id_ = clean_text(name)
-        if id_ in self._seen:
+        id_ = clean_text(given)
+        if id_ in self._seen or len(id_) > 200:
             id_ = new_id(prefix)
         self._seen.add(id_)
-        self._names[name] = id_
+        self._names[prefix, given] = id_
         return id_
+
+    def _named(self, name: Any, prefix: str) -> str | None:
+        """Find the session's id for one that the engine has given; each kind of id has names of its own."""
+        given = name_of(name)
+        return None if given is None else self._names.get((prefix, given))
 
     # -- messages and steps
 
@@ -142,9 +142,9 @@ class Shaper:
             self._fresh = False
             return
         self._finish_message(out)
-        self._start_message(event.get("message_id"), out)
+        self._start_message(name_of(event.get("message_id")), out)
 
-    def _start_message(self, name: Any, out: list[Event]) -> None:
+    def _start_message(self, name: str | None, out: list[Event]) -> None:
         self._fresh = False
         self.more_messages += 1
         self.turn.message_id = self._assign(name, "msg")
@@ -189,9 +189,9 @@ class Shaper:
             {
                 "type": "message-finish",
                 "message_id": self.turn.message_id,
-                "finish_reason": _word(finish.get("finish_reason"), "stop"),
-                "usage": _usage(finish.get("usage")) or self.turn.usage,
-                "error": _error(finish.get("error")),
+                "finish_reason": word(finish.get("finish_reason"), "stop"),
+                "usage": usage_of(finish.get("usage")) or self.turn.usage,
+                "error": error_of(finish.get("error")),
             }
         )
 
@@ -220,13 +220,13 @@ class Shaper:
             self._end_part(part_id, out)
         if self.turn.step is not None:
             event = event or {}
-            usage = _usage(event.get("usage"))
+            usage = usage_of(event.get("usage"))
             out.append(
                 {
                     "type": "step-finish",
                     "message_id": self.turn.message_id,
                     "step": self.turn.step,
-                    "finish_reason": _word(event.get("finish_reason"), "stop"),
+                    "finish_reason": word(event.get("finish_reason"), "stop"),
                     "usage": usage,
                 }
             )
@@ -237,14 +237,17 @@ class Shaper:
 
     def _part_start(self, event: Event, out: list[Event]) -> None:
         self._close_implicit(out)
-        name = event.get("part_id")
+        name = name_of(event.get("part_id"))
         part_id = self._open_part(event["type"].removesuffix("-start"), name, out)
         if name is None:
             self._implicit = part_id
 
     def _part_end(self, event: Event, out: list[Event]) -> None:
-        name = event.get("part_id")
-        part_id = self._implicit if name is None else self._names.get(name)
+        name = name_of(event.get("part_id"))
+        if name is not None:
+            part_id = self._named(name, "prt")
+        else:
+            part_id = self._implicit or self._last_open(event["type"].removesuffix("-end"))
         if part_id is not None:
             if part_id == self._implicit:
                 self._implicit = None
@@ -254,19 +257,19 @@ class Shaper:
 
     def _open_tool(self, event: Event, out: list[Event]) -> Event:
         self._close_implicit(out)
-        tool = _word(event.get("tool"), "tool")
-        call_id = self._assign(event.get("call_id"), "call")
-        part_id = self._assign(event.get("part_id"), "prt")
+        tool = word(event.get("tool"), "tool")
+        call_id = self._assign(name_of(event.get("call_id")), "call")
+        part_id = self._assign(name_of(event.get("part_id")), "prt")
         call: Event = {"message_id": self.turn.message_id, "part_id": part_id, "call_id": call_id, "tool": tool}
         self._tools[call_id] = call
         self.turn.tools[call_id] = False
         return call
 
     def _known(self, event: Event) -> Event | None:
-        name = event.get("call_id")
+        name = name_of(event.get("call_id"))
         if name is None and len(self._tools) == 1:
             return next(iter(self._tools.values()))
-        return self._tools.get(self._names.get(name, "")) if isinstance(name, str) else None
+        return self._tools.get(self._named(name, "call") or "")
 
     def _tool_input_start(self, event: Event, out: list[Event]) -> None:
         call = self._open_tool(event, out)
@@ -284,23 +287,27 @@ class Shaper:
         if call["call_id"] not in self._inputs:
             return  # the call is complete: too late for arguments
         delta = {"type": "tool-input-delta", **call, "text": text}
-        self._bound_text(delta)
+        bound_text(delta)
         self._inputs[call["call_id"]].append(delta["text"])
         out.append(delta)
 
     def _tool_call(self, event: Event, out: list[Event]) -> None:
-        call = self._known(event) if event.get("call_id") is not None else None
+        call = self._known(event) if name_of(event.get("call_id")) is not None else self._only_streaming()
         if call is None or call["call_id"] not in self._inputs:
-            if call is not None:
+            if call is not None and name_of(event.get("call_id")) is not None:
                 return  # the same call twice
             call = self._open_tool(event, out)
         self._complete_call(call, event.get("input", {}), out)
+
+    def _only_streaming(self) -> Event | None:
+        """Give the one call whose arguments are being streamed: a ``tool-call`` without an id completes it."""
+        return self._tools[next(iter(self._inputs))] if len(self._inputs) == 1 else None
 
     def _complete_call(self, call: Event, value: Any, out: list[Event]) -> None:
         self._inputs.pop(call["call_id"], None)
         self._close_implicit(out)
         done = {"type": "tool-call", **call}
-        _bound(done, "input", value)
+        bound(done, "input", value)
         call["input"] = done["input"]
         out.append(done)
 
@@ -324,7 +331,7 @@ class Shaper:
         call = self._call_ready(event, out)
         if call is not None:
             progress = {"type": "tool-progress", "call_id": call["call_id"]}
-            _bound(progress, "data", event.get("data"))
+            bound(progress, "data", event.get("data"))
             out.append(progress)
 
     def _tool_ending(self, event: Event, out: list[Event]) -> None:
@@ -346,10 +353,11 @@ class Shaper:
     def _ending_of(self, call_id: str, event: Event) -> Event:
         ending: Event = {"type": event["type"], "call_id": call_id}
         if event["type"] == "tool-result":
-            _bound(ending, "output", event.get("output"))
+            bound(ending, "output", event.get("output"))
+            ending |= {"truncated": True} if event.get("truncated") is True else {}
             return ending
         error = event.get("error")
-        _bound(ending, "error", error if isinstance(error, str) else "The tool failed" if error is None else str(error))
+        ending["error"] = "The tool failed" if error is None else text_of(error)
         ending["interrupted"] = bool(event.get("interrupted", False))
         outcome = event.get("outcome")
         ending["outcome"] = outcome if outcome in ("not_run", "interrupted", "unknown", "failed") else "failed"
@@ -365,22 +373,23 @@ class Shaper:
         call = self._call_ready(event, out)
         if call is None or call.get("request_id") in self.turn.approvals:
             return
-        request_id = call["request_id"] = self._assign(event.get("request_id"), "req")
+        request_id = call["request_id"] = self._assign(name_of(event.get("request_id")), "req")
         self.turn.approvals.append(request_id)
         request = {
             "type": "approval-request",
             "request_id": request_id,
             "call_id": call["call_id"],
             "tool": call["tool"],
-            "input": event.get("input", call.get("input")),
         }
-        if isinstance(event.get("expires_at"), int):
-            request["expires_at"] = event["expires_at"]
+        bound(request, "input", event.get("input", call.get("input")))
+        expires_at = whole(event.get("expires_at"))
+        if expires_at is not None:
+            request["expires_at"] = expires_at
         out.append(request)
 
     def _approval_resolved(self, event: Event, out: list[Event]) -> None:
-        request_id = self._names.get(event.get("request_id", ""), event.get("request_id"))
-        if request_id in self.turn.approvals:
+        request_id = self._named(event.get("request_id"), "req") or event.get("request_id")
+        if isinstance(request_id, str) and request_id in self.turn.approvals:
             self.turn.approvals.remove(request_id)
             decision = event.get("decision")
             decision = decision if decision in ("allow", "deny", "withdrawn", "expired") else "withdrawn"
@@ -393,27 +402,27 @@ class Shaper:
 
     def engine_name(self, request_id: str) -> str:
         """Give the engine's own id for one of the session's."""
-        return next((name for name, id_ in self._names.items() if id_ == request_id), request_id)
+        named = (name for (kind, name), id_ in self._names.items() if kind == "req" and id_ == request_id)
+        return next(named, request_id)
 
     # -- the rest
 
     def _retry(self, event: Event, out: list[Event]) -> None:
-        delay = event.get("delay_s", 0)
         out.append(
             {
                 "type": "retry",
-                "attempt": event.get("attempt") if isinstance(event.get("attempt"), int) else 1,
-                "delay_s": delay if isinstance(delay, int | float) else 0,
-                "error": _error(event.get("error")),
+                "attempt": whole(event.get("attempt")) or 1,
+                "delay_s": number(event.get("delay_s")) or 0,
+                "error": error_of(event.get("error")),
             }
         )
 
     def _custom(self, event: Event, out: list[Event]) -> None:
-        custom: Event = {"type": "custom", "name": _word(event.get("name"), "custom")}
+        custom: Event = {"type": "custom", "name": word(event.get("name"), "custom")}
         if event.get("message_id") is not None:
             custom["message_id"] = self.turn.message_id
             self._close_implicit(out)
-        _bound(custom, "data", event.get("data"))
+        bound(custom, "data", event.get("data"))
         out.append(custom)
 
     def _engine_run_finish(self, event: Event, out: list[Event]) -> None:
@@ -432,7 +441,7 @@ class Shaper:
             if call is not None:
                 self._endings.setdefault(call["call_id"], self._ending_of(call["call_id"], event))
         elif kind == "step-finish":
-            self._step_usage = _usage(event.get("usage"))
+            self._step_usage = usage_of(event.get("usage"))
         elif kind == "message-finish":
             self._finish = event
         elif kind == "run-finish":
@@ -449,7 +458,7 @@ class Shaper:
             error=base.error,
             settled=settled,
             step_usage=self._step_usage,
-            message_usage=_usage(finish.get("usage")),
+            message_usage=usage_of(finish.get("usage")),
             tool_endings=self._endings,
         )
 
@@ -457,61 +466,23 @@ class Shaper:
         """Give the ending of a run whose engine ended by itself."""
         finish = self._finish or {}
         last = self._run_finish or {}
-        error = _error(finish.get("error")) or _error(last.get("error"))
+        error = error_of(finish.get("error")) or error_of(last.get("error"))
         if error is not None:
-            status, word = ("aborted", "aborted") if error["reason"] == "AbortError" else ("failed", "error")
+            stopped = error["reason"] == ABORT_ERROR["reason"]
             return Ending(
-                "aborted" if status == "aborted" else "failed",
-                _word(finish.get("finish_reason"), word),
-                reason="policy" if status == "aborted" else None,
-                error=error,
+                "aborted" if stopped else "failed",
+                word(finish.get("finish_reason"), "aborted" if stopped else "error"),
+                reason="policy" if stopped else None,
+                error=ABORT_ERROR if stopped else error,
                 settled=bool(last.get("settled", True)),
-                message_usage=_usage(finish.get("usage")),
+                message_usage=usage_of(finish.get("usage")),
             )
         return Ending(
             "completed",
-            _word(finish.get("finish_reason"), "stop"),
+            word(finish.get("finish_reason"), "stop"),
             settled=bool(last.get("settled", True)),
-            message_usage=_usage(finish.get("usage")),
+            message_usage=usage_of(finish.get("usage")),
         )
-
-
-def _bound(event: Event, name: str, value: Any) -> None:
-    """Put a value into an event, cut and marked if it is too large to be sent."""
-    data = encode(value)
-    if len(data) > 8192:
-        event["_size"] = len(data)
-    if len(data) > MAX_VALUE_BYTES:
-        text = value if isinstance(value, str) else data.decode()
-        value = cut_text(clean_text(text), MAX_VALUE_BYTES)
-        event["truncated"] = True
-    event[name] = value
-
-
-def _word(value: Any, default: str) -> str:
-    return clean_text(value[:200]) if isinstance(value, str) and value else default
-
-
-def _usage(value: Any) -> Usage | None:
-    if not isinstance(value, dict):
-        return None
-    known = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "cost")
-    usage = {k: value[k] for k in known if isinstance(value.get(k), int | float) and not isinstance(value[k], bool)}
-    if "input_tokens" not in usage or "output_tokens" not in usage:
-        return None
-    return usage  # type: ignore[return-value]  # the two required keys are there
-
-
-def _error(value: Any) -> MessageError | None:
-    if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
-        return None
-    return {
-        "reason": value["reason"],
-        "message": value.get("message"),
-        "code": value.get("code"),
-        "status_code": value.get("status_code"),
-        "retryable": value.get("retryable"),
-    }
 
 
 _HANDLERS: dict[str, Callable[[Shaper, Event, list[Event]], None]] = {

@@ -92,14 +92,28 @@ def _default(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    return repr(value)
+        try:
+            return value.model_dump(mode="json")
+        except Exception:
+            return _shown(value)
+    return _shown(value)
 
 
-def jsonable(value: Any, depth: int = 0) -> Any:
-    """Turn any value into plain JSON data: lone surrogates replaced, big integers and strangers as strings."""
-    if depth > 100:
-        return repr(value)[:200]
+def _shown(value: Any) -> str:
+    """Say a stranger as text, whatever its own ``repr`` does."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def jsonable(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """Turn any value into plain JSON data: lone surrogates replaced, big integers and strangers as strings.
+
+    ``inside`` are the containers around it: what contains itself, or is nested beyond all measure, becomes a string.
+    """
+    if len(inside) > 100 or id(value) in inside:
+        return clean_text(_shown(value)[:200])
     if isinstance(value, str):
         return clean_text(value)
     if value is None or isinstance(value, bool | float):
@@ -107,11 +121,16 @@ def jsonable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, dict):
-        return {clean_text(str(key)): jsonable(item, depth + 1) for key, item in value.items()}
+        inside = (*inside, id(value))
+        return {
+            clean_text(key if isinstance(key, str) else _shown(key)): jsonable(item, inside)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(item, depth + 1) for item in value]
+        inside = (*inside, id(value))
+        return [jsonable(item, inside) for item in value]
     plain = _default(value)
-    return clean_text(plain) if isinstance(plain, str) else jsonable(plain, depth + 1)
+    return clean_text(plain) if isinstance(plain, str) else jsonable(plain, (*inside, id(value)))
 
 
 def clean_text(text: str) -> str:

@@ -54,6 +54,7 @@ class FakeLoop(asyncio.SelectorEventLoop):
         """Let time pass, firing each timer at its own moment."""
         timers: Any = self._scheduled  # type: ignore[attr-defined]
         until = self.now + seconds
+        self.settle()
         while True:
             due = [timer.when() for timer in timers if not timer.cancelled() and timer.when() <= until]
             if not due:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from gateway.auth import Anonymous
 from gateway.config import Settings
 from gateway.endpoint import Endpoint
+from gateway.engine.port import current_run
 from gateway.hub import Hub
 from gateway.outbox import REPLY_BYTES
-from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES, decode_message
+from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES, decode_message, encode
 from protocol.transcript import Transcript
 from tests.support_store import FaultyStore, Ledger
 
@@ -102,7 +103,9 @@ class Puppets:
     async def stream(
         self, *, abort: asyncio.Event, mode: str, session_id: str, messages: Sequence[Any]
     ) -> AsyncIterator[Event]:
-        script = Script(session_id, abort, self.temper)
+        context = current_run()
+        assert context is not None
+        script = Script(context.run_id, abort, self.temper)
         self.live.append(script)
         try:
             while (item := await script.next()) is not None:
@@ -118,6 +121,10 @@ class Puppets:
 
     async def respond(self, **answer: Any) -> bool:
         return True
+
+    async def steer(self, *, session_id: str, run_id: str, messages: Sequence[Any]) -> bool:
+        """Obedient engines take it; the deaf say no."""
+        return any(script.run == run_id and script.temper == "obeys" for script in self.live)
 
 
 class Socket:
@@ -223,7 +230,7 @@ class Client:
         self.send({"type": "hello", "batch": batch})
         for session_id in list(self.roles):
             self.attach(session_id)
-        for id_, command in self.unanswered.items():
+        for command in self.unanswered.values():
             self.send(command)
 
     def drop(self, code: int) -> None:
@@ -384,7 +391,7 @@ class World:
         self.store = FaultyStore(self._disk(), self.ledger)
         self.loop.busy = lambda: self.store.outstanding > 0
         self.puppets = Puppets()
-        self.hub = Hub(self.puppets, self.store, self.settings)  # type: ignore[arg-type]
+        self.hub = Hub(self.puppets, self.store, self.settings)
         self.endpoint = Endpoint(self.hub, Anonymous(), self.settings)
         self.loop.run(self.hub.start())
         self.loop.run(_call(self.endpoint.start))
@@ -435,7 +442,7 @@ class World:
 
     def check_events(self, frame: Frame) -> None:
         session_id, last = frame["session_id"], frame["seq"]
-        first = frame.get("from", last)
+        first: Any = frame.get("from", last)
         self.check_durable(session_id, last)
         covered = self.ledger.events[session_id][first - 1 : last]
         if first == last:
@@ -477,7 +484,8 @@ class World:
     async def server_messages(self, session: Session) -> list[Frame]:
         archive = session.log.archive
         older = await self.store.inner.messages(session.log.sid, 0, archive.window)
-        return [json.loads(data) for data in older] + json.loads(json.dumps(archive.fold.messages))
+        newer: list[Frame] = json.loads(encode(archive.fold.messages))
+        return [json.loads(data) for data in older] + newer
 
 
 async def _call(function: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ def test_a_program_in_the_readme_is_the_file_that_is_tested(path: str, code: str
 
 
 def test_every_program_is_shown() -> None:
-    assert README.count("<!-- file:") == len(BLOCK.findall(README)) == 4
+    assert README.count("<!-- file:") == len(BLOCK.findall(README)) == 8
 
 
 def test_every_test_named_in_the_readme_exists() -> None:

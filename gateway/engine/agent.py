@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from gateway.engine.abort import AbortEventManager, AbortEventRunnerObserver, RunnerObserver
+from gateway.engine.approvals import Answer
 from gateway.engine.errors import AbortError, NotResumable, SessionBusy
 from gateway.engine.extensions import AgentExtension, Extensions
 from gateway.engine.history import model_messages, resumable
@@ -16,7 +17,7 @@ from gateway.engine.phases import AgentState
 from gateway.engine.port import Mode, current_run
 from gateway.engine.store import MemoryStore, SessionStore
 from gateway.engine.stream import EventStream
-from gateway.engine.tools import Tool, as_tool
+from gateway.engine.tools import Tool, as_tool, offered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -128,17 +129,20 @@ class Agent:
             raise NotResumable(session_id)
         if abort.is_set():
             raise AbortError
-        specs = tuple(tool.spec for tool in self._config.tools.values())
+        specs = offered(self._config.tools.values())
         return ModelRequest(model_messages(history, resume=mode == "resume"), self._config.system_prompt, specs)
 
     async def respond(
         self, *, session_id: str, run_id: str, request_id: str, decision: Decision, value: Any = None
     ) -> bool:
-        """Answer an ``approval-request``; False where nobody waits for it any more."""
+        """Answer an ``approval-request``; False where nobody waits for it any more.
+
+        ``value`` may bring other arguments, something for the tool, or a reason: see :mod:`gateway.engine.approvals`.
+        """
         run = self._find(session_id, run_id)
         if run is None or run.calls is None or run.latch.stopping:
             return False
-        return run.calls.respond(request_id, decision)
+        return run.calls.respond(request_id, Answer(decision, value))
 
     async def steer(self, *, session_id: str, run_id: str, messages: Sequence[Message]) -> bool:
         """Give the live run new messages; returns once it has taken them, or False once it has ended without."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gateway.engine.approvals import Answer, NotAllowed
+from gateway.engine.bounds import MAX_ERROR_BYTES, bounded_text
 from gateway.engine.errors import ToolError
-from gateway.engine.messages import new_id
+from gateway.engine.messages import new_id, now_ms
 from gateway.engine.tools import Tool, ToolContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from gateway.engine.abort import Latch
     from gateway.engine.draft import Draft
     from gateway.engine.extensions import AgentRunContext, Extensions
     from gateway.engine.messages import ToolCall
-    from protocol.messages import Decision
 
 log = logging.getLogger("gateway.engine")
 
@@ -57,20 +58,27 @@ async def cancel_and_wait(tasks: set[asyncio.Task[Any]], grace_s: float) -> set[
     return pending
 
 
+def _promise() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(slots=True)
 class _Slot:
     call: ToolCall
     tool: Tool | None
-    context: ToolContext
+    context: ToolContext | None = None
     task: asyncio.Task[None] | None = None
+    started: asyncio.Future[None] = field(default_factory=_promise)
+    answer: asyncio.Future[Answer] = field(default_factory=_promise)
+    request_id: str = ""
     running: bool = False
     returned: bool = False
     output: Any = None
+    truncated: bool = False
     failure: str | None = None
     ended_by: BaseException | None = None
+    overdue: bool = False
     abandoned: bool = False
-    approval: asyncio.Future[Decision] | None = None
-    request_id: str = ""
 
 
 class ToolCalls:
@@ -84,36 +92,45 @@ class ToolCalls:
         latch: Latch,
         extensions: Extensions,
         context: AgentRunContext,
+        grace_s: float,
+        drained: Callable[[], Awaitable[None]],
+        unsettled: Callable[[], None],
     ) -> None:
         self._tools = tools
         self._draft = draft
         self._latch = latch
         self._extensions = extensions
         self._context = context
+        self._grace_s = grace_s
+        self._drained = drained
+        self._unsettled = unsettled
         self._slots: dict[str, _Slot] = {}
 
     @property
     def running(self) -> bool:
         """True while a call's task is alive."""
-        return any(slot.task is not None and not slot.task.done() for slot in self._slots.values())
+        return any(True for _ in self._alive())
 
     async def run(self, calls: Sequence[ToolCall]) -> None:
         """Run ``calls`` and return once each has an answer in the draft."""
         for call in calls:
-            self._slots[call.call_id] = slot = _Slot(call, self._tools.get(call.tool), self._tool_context(call.call_id))
+            self._slots[call.call_id] = slot = _Slot(call, self._tools.get(call.tool))
+            slot.context = self._tool_context(slot)
             slot.task = asyncio.create_task(self._run_one(slot), name=f"tool {call.tool} {call.call_id}")
-        await asyncio.wait({slot.task for slot in self._slots.values() if slot.task is not None})
+        async with asyncio.TaskGroup() as group:
+            for slot in self._slots.values():
+                group.create_task(self._see_through(slot))
         if self._latch.stopping:
             return  # the seal publishes what is left
         for call_id in self._draft.open_calls():
             self._publish(self._slots[call_id])
         self._slots.clear()
 
-    def respond(self, request_id: str, decision: Decision) -> bool:
-        """Pass a person's decision to the call that waits for it; False where none does."""
+    def respond(self, request_id: str, answer: Answer) -> bool:
+        """Pass a person's answer to the call that waits for it; False where none does."""
         for slot in self._slots.values():
-            if slot.request_id == request_id and slot.approval is not None and not slot.approval.done():
-                slot.approval.set_result(decision)
+            if slot.request_id == request_id and not slot.answer.done():
+                slot.answer.set_result(answer)
                 return True
         return False
 
@@ -124,21 +141,20 @@ class ToolCalls:
         """
         asynchronous: set[asyncio.Task[Any]] = set()
         threaded: set[asyncio.Task[Any]] = set()
-        for slot in self._slots.values():
-            slot.context._abort()
-            if slot.task is None or slot.task.done():
-                continue
+        alive = list(self._alive())
+        for slot, task in alive:
+            if slot.context is not None:
+                slot.context._abort()
             in_thread = slot.running and slot.tool is not None and not slot.tool.is_async
-            (threaded if in_thread else asynchronous).add(slot.task)
+            (threaded if in_thread else asynchronous).add(task)
         waiting = asyncio.create_task(asyncio.wait(threaded, timeout=grace_s)) if threaded else None
         pending = await cancel_and_wait(asynchronous, grace_s)
         if waiting is not None:
             _, still = await waiting
             pending |= still
-        for slot in self._slots.values():
-            if slot.task in pending:
-                slot.abandoned = True
-                abandon(slot.task, f"tool {slot.call.tool} ({slot.call.call_id})")
+        for slot, task in alive:
+            if task in pending:
+                self._leave(slot, task)
         return not pending
 
     def seal(self, call_id: str) -> bool:
@@ -149,40 +165,56 @@ class ToolCalls:
         self._publish(slot)
         return True
 
-    def _publish(self, slot: _Slot) -> None:
-        call_id, aborted = slot.call.call_id, self._latch.aborted
-        if slot.returned:
-            self._draft.tool_result(call_id, slot.output)
-        elif slot.ended_by is not None and aborted:
-            if not isinstance(slot.ended_by, asyncio.CancelledError):
-                log.warning("tool %s turned its cancellation into an error", slot.call.tool, exc_info=slot.ended_by)
-            self._draft.tool_error(call_id, "Tool execution aborted", "interrupted")
-        elif slot.failure is not None:
-            self._draft.tool_error(call_id, slot.failure, "failed")
-        elif slot.tool is not None and slot.tool.reads:
-            self._draft.tool_error(call_id, "Tool execution aborted", "interrupted")
-        else:
-            self._draft.tool_error(call_id, "Tool did not stop: it may or may not have completed", "unknown")
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    def _alive(self) -> Iterator[tuple[_Slot, asyncio.Task[None]]]:
+        for slot in self._slots.values():
+            if slot.task is not None and not slot.task.done() and not slot.abandoned:
+                yield slot, slot.task
+
+    async def _see_through(self, slot: _Slot) -> None:
+        """Wait for a call's end; one that runs past its time is stopped, and left behind if it will not stop."""
+        task, tool = slot.task, slot.tool
+        assert task is not None
+        if tool is not None and tool.timeout_s is not None:
+            await asyncio.wait({task, slot.started}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task}, timeout=tool.timeout_s)
+            if not task.done() and not self._latch.stopping:
+                slot.overdue = True
+                if slot.context is not None:
+                    slot.context._abort()
+                if tool.is_async:
+                    pending = await cancel_and_wait({task}, self._grace_s)
+                else:
+                    _, pending = await asyncio.wait({task}, timeout=self._grace_s if tool.stops else 0)
+                if pending and not self._latch.stopping:
+                    self._leave(slot, task)
+                    self._publish(slot)
+                    return
+        await asyncio.wait({task})
+
+    def _leave(self, slot: _Slot, task: asyncio.Task[None]) -> None:
+        slot.abandoned = True
+        self._unsettled()
+        abandon(task, f"tool {slot.call.tool} ({slot.call.call_id})")
 
     async def _run_one(self, slot: _Slot) -> None:
-        call, tool = slot.call, slot.tool
+        call = slot.call
         try:
-            if tool is None:
-                raise ToolError(f"There is no tool named {call.tool}")
-            checked = tool.check(call.input or {})
-            if tool.approval and await self._ask(slot) != "allow":
-                raise ToolError("The person did not allow this call")
+            tool, checked = await self._admit(slot)
         except ToolError as error:
+            refused = isinstance(error, NotAllowed)
             slot.failure = error.message
-            self._draft.tool_error(call.call_id, error.message, "failed")
+            self._draft.tool_error(call.call_id, error.message, "not_run" if refused else "failed", refused=refused)
             return
-        await self._extensions.before_tool(self._context, call)
-        if self._latch.stopping:
+        await self._extensions.before_tool(self._context, slot.call)
+        if self._latch.stopping or slot.context is None:
             return
         slot.running = True
+        slot.started.set_result(None)
         self._draft.tool_start(call.call_id)
         try:
-            slot.output = await tool.run(checked, slot.context)
+            slot.output, slot.truncated = await tool.run(checked, slot.context)
             slot.returned = True  # kept from here on, even if an abort comes before it is published
         except asyncio.CancelledError as error:
             slot.ended_by = error
@@ -195,24 +227,76 @@ class ToolCalls:
                 log.error("tool %s, abandoned before, failed", call.tool, exc_info=error)
             elif not isinstance(error, ToolError) and not self._latch.stopping:
                 log.error("tool %s failed", call.tool, exc_info=error)
+        if slot.abandoned:
+            return  # its call has been answered long ago
         if slot.returned:
-            await self._extensions.after_tool(self._context, call, slot.output)
+            await self._extensions.after_tool(self._context, slot.call, slot.output)
         if not self._latch.stopping:
             self._publish(slot)
 
-    async def _ask(self, slot: _Slot) -> Decision:
-        slot.request_id = new_id("req")
-        slot.approval = asyncio.get_running_loop().create_future()
-        self._draft.approval_request(slot.call.call_id, slot.request_id)
-        decision = await slot.approval
-        self._draft.approval_resolved(slot.call.call_id, decision)
-        return decision
+    async def _admit(self, slot: _Slot) -> tuple[Tool, dict[str, Any]]:
+        """Check a call and ask for it where that is the rule. Raises :exc:`ToolError`."""
+        tool, call = slot.tool, slot.call
+        if tool is None:
+            raise ToolError(f"There is no tool named {call.tool}")
+        if tool.policy == "deny":
+            raise NotAllowed(f"The tool {call.tool} is switched off")
+        checked = tool.check(call.input or {})
+        if tool.policy == "ask" and slot.context is not None:
+            answer = await self._ask(slot, tool)
+            answer.check()
+            slot.context.answer = answer.value
+            if answer.edited is not None:
+                checked = tool.check(answer.edited)
+                slot.call = replace(call, input=answer.edited, raw="")
+                self._draft.input_edited(slot.request_id, answer.edited)
+        return tool, checked
 
-    def _tool_context(self, call_id: str) -> ToolContext:
+    async def _ask(self, slot: _Slot, tool: Tool) -> Answer:
+        call_id, limit_s = slot.call.call_id, tool.approval_timeout_s
+        slot.request_id = new_id("req")
+        self._draft.approval_request(
+            call_id, slot.request_id, None if limit_s is None else now_ms() + round(limit_s * 1000)
+        )
+        await asyncio.wait({slot.answer}, timeout=limit_s)
+        if not slot.answer.done():
+            self._draft.approval_resolved(call_id, "expired")
+            # An answer may be taken while this is on its way to the reader. Whoever gave it was told that it counts.
+            await self._drained()
+            if not slot.answer.done():
+                slot.answer.set_result(Answer("expired"))
+                return slot.answer.result()
+        answer = slot.answer.result()
+        self._draft.approval_resolved(call_id, answer.decision)
+        return answer
+
+    def _publish(self, slot: _Slot) -> None:
+        call_id, draft = slot.call.call_id, self._draft
+        reads = slot.tool is not None and slot.tool.reads
+        if slot.returned:
+            draft.tool_result(call_id, slot.output, slot.truncated)
+        elif slot.ended_by is not None and self._latch.aborted:
+            if not isinstance(slot.ended_by, asyncio.CancelledError):
+                log.warning("tool %s turned its cancellation into an error", slot.call.tool, exc_info=slot.ended_by)
+            draft.tool_error(call_id, "Tool execution aborted", "interrupted")
+        elif slot.overdue and slot.tool is not None:
+            late = f"Timed out after {slot.tool.timeout_s:g} s"
+            if slot.ended_by is not None or reads:
+                draft.tool_error(call_id, late, "failed")
+            else:
+                draft.tool_error(call_id, f"{late} and did not stop: it may or may not have completed", "unknown")
+        elif slot.failure is not None:
+            draft.tool_error(call_id, bounded_text(slot.failure, MAX_ERROR_BYTES), "failed")
+        elif reads:
+            draft.tool_error(call_id, "Tool execution aborted", "interrupted")
+        else:
+            draft.tool_error(call_id, "Tool did not stop: it may or may not have completed", "unknown")
+
+    def _tool_context(self, slot: _Slot) -> ToolContext:
         def report(data: Any) -> None:
-            if not self._latch.stopping:
-                self._draft.tool_progress(call_id, data)
+            if slot.running and not (slot.returned or slot.abandoned or slot.overdue or self._latch.stopping):
+                self._draft.tool_progress(slot.call.call_id, data)
 
         return ToolContext(
-            session_id=self._context.session_id, run_id=self._context.run_id, call_id=call_id, report=report
+            session_id=self._context.session_id, run_id=self._context.run_id, call_id=slot.call.call_id, report=report
         )

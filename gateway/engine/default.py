@@ -1,9 +1,8 @@
-"""The agent of ``gateway serve`` without arguments: the offline model and three tools to try."""
+"""The agent of ``gateway serve`` without arguments: the offline model and a few tools to try."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from gateway.engine.agent import Agent
-from gateway.engine.errors import ToolError
+from gateway.engine.files import list_dir_tool, read_file_tool
 from gateway.engine.models.scripted import ScriptedModel
+from gateway.engine.shell import shell_tool
 from gateway.engine.tools import Tool, ToolContext, tool
 
 if TYPE_CHECKING:
@@ -43,34 +43,18 @@ def time_tool() -> str:
     return datetime.now().astimezone().strftime("%A, %d %B %Y, %H:%M:%S %Z")
 
 
-def list_dir_tool(root: Path) -> Tool:
-    """Make a tool that lists directories at or below ``root``, and nothing that a link or ``..`` leads out to."""
-    root = root.resolve()
-
-    @tool(name="list_dir", reads=True)
-    def list_dir(path: str = ".") -> list[str]:
-        """List the names in a directory below the working directory; directories end with a slash."""
-        try:
-            directory = (root / path).resolve()
-        except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL in the name
-            raise ToolError("There is no such directory") from None
-        if not directory.is_relative_to(root):
-            raise ToolError("Only directories below the working directory can be listed")
-        if not directory.is_dir():
-            raise ToolError("There is no such directory")
-        return sorted(entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in os.scandir(directory))
-
-    return list_dir
-
-
-def default_agent(model: Model | None = None, *, abort_grace_s: float = 5.0) -> Agent:
+def default_agent(
+    model: Model | None = None, *, shell: bool = False, root: Path | None = None, abort_grace_s: float = 5.0
+) -> Agent:
     """Build the demonstration agent, on the offline model unless another is given.
 
-    ``GATEWAY_SCRIPTED_PACE`` sets the offline model's pace in seconds per word.
+    It may list and read files below ``root`` (default: the working directory), and run commands there once a person
+    allows each where ``shell`` is on. ``GATEWAY_SCRIPTED_PACE`` sets the offline model's pace in seconds per word.
     """
+    root = root if root is not None else Path.cwd()
     return Agent(
         model if model is not None else ScriptedModel(),
-        tools=[count_tool(), time_tool, list_dir_tool(Path.cwd())],
+        tools=[count_tool(), time_tool, list_dir_tool(root), read_file_tool(root), *[shell_tool(root)] * shell],
         system_prompt=SYSTEM_PROMPT,
         abort_grace_s=abort_grace_s,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from gateway.engine.approvals import EDITED
 from gateway.engine.messages import ToolCall, new_id, now_ms
 from protocol.messages import add_usage
 
@@ -191,24 +192,27 @@ class Draft:
         self._tools[call_id]["progress"] = data
         self._emit({"type": "tool-progress", "call_id": call_id, "data": data})
 
-    def tool_result(self, call_id: str, output: Any) -> None:
-        """The tool returned."""
+    def tool_result(self, call_id: str, output: Any, truncated: bool = False) -> None:
+        """The tool returned; ``truncated`` says that ``output`` is not all of it."""
         part = self._tools[call_id]
         part["state"] = "output-available"
         part["output"] = output
         part.pop("progress", None)
         part["ended_at"] = now_ms()
-        self._emit({"type": "tool-result", "call_id": call_id, "output": output})
+        event: EngineEvent = {"type": "tool-result", "call_id": call_id, "output": output}
+        if truncated:
+            event["truncated"] = part["truncated"] = True
+        self._emit(event)
 
-    def tool_error(self, call_id: str, error: str, outcome: Outcome) -> None:
-        """The tool failed, or was stopped; only ``failed`` is the tool's own doing."""
+    def tool_error(self, call_id: str, error: str, outcome: Outcome, *, refused: bool = False) -> None:
+        """The tool failed, was stopped, or was ``refused``; only ``failed`` is the tool's own doing."""
         part = self._tools[call_id]
         if raw := "".join(self._raw.pop(call_id, ())):
             part["raw_input"] = raw
         part["state"] = "output-error"
         part.pop("progress", None)
         part["error"] = error
-        part["interrupted"] = outcome != "failed"
+        part["interrupted"] = outcome != "failed" and not refused
         part["outcome"] = outcome
         part["ended_at"] = now_ms()
         self._emit(
@@ -221,20 +225,16 @@ class Draft:
             }
         )
 
-    def approval_request(self, call_id: str, request_id: str) -> None:
-        """The tool waits for a person."""
+    def approval_request(self, call_id: str, request_id: str, expires_at: int | None = None) -> None:
+        """The tool waits for a person, until ``expires_at`` (ms since 1970)."""
         part = self._tools[call_id]
         part["state"] = "approval-requested"
         part["approval"] = {"request_id": request_id}
-        self._emit(
-            {
-                "type": "approval-request",
-                "request_id": request_id,
-                "call_id": call_id,
-                "tool": part["tool"],
-                "input": part.get("input"),
-            }
-        )
+        event: EngineEvent = {"type": "approval-request", "request_id": request_id, "call_id": call_id}
+        event |= {"tool": part["tool"], "input": part.get("input")}
+        if expires_at is not None:
+            event["expires_at"] = expires_at
+        self._emit(event)
 
     def approval_resolved(self, call_id: str, decision: wire.Decision) -> None:
         """The wait is over."""
@@ -243,6 +243,13 @@ class Draft:
         approval["decision"] = decision
         part["state"] = "input-available"
         self._emit({"type": "approval-resolved", "request_id": approval["request_id"], "decision": decision})
+
+    def input_edited(self, request_id: str, arguments: dict[str, Any]) -> None:
+        """The person allowed a call with other arguments; the transcript keeps both."""
+        self.close_text()
+        data = {"request_id": request_id, "input": arguments}
+        self.message["parts"].append({"type": "custom", "name": EDITED, "data": data})
+        self._emit({"type": "custom", "message_id": self.id, "name": EDITED, "data": data})
 
     def open_approvals(self) -> list[str]:
         """Name the calls that wait for a person."""

@@ -11,11 +11,12 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+from gateway.engine.approvals import EDITED
 from gateway.engine.messages import AssistantMessage, ModelMessage, ToolCall, ToolMessage, UserMessage
 from protocol.messages import LOST_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from protocol import messages as wire
 
@@ -24,6 +25,7 @@ CONTINUE_NOTE = (
     " was said. A tool call that was interrupted may or may not have completed: do not assume either.]"
 )
 INTERRUPTED = "interrupted: may or may not have completed"
+TRUNCATED = "\n[truncated: this is only the beginning]"
 
 _ANSWERED = frozenset({"output-available", "output-error"})
 
@@ -128,11 +130,16 @@ def steps_of(message: wire.AssistantMessage) -> list[ModelMessage]:
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[wire.ToolPart] = []
+    edits = {
+        part["data"].get("request_id"): part["data"].get("input")
+        for part in message["parts"]
+        if part["type"] == "custom" and part["name"] == EDITED and isinstance(part["data"], dict)
+    }
 
     def close() -> None:
         thoughts = "" if message["error"] is not None else "".join(reasoning)
         if text or calls or thoughts:
-            turns.append(AssistantMessage("".join(text), thoughts, tuple(_call(part) for part in calls)))
+            turns.append(AssistantMessage("".join(text), thoughts, tuple(_call(part, edits) for part in calls)))
             turns.extend(_answer(part) for part in calls)
         text.clear()
         reasoning.clear()
@@ -149,8 +156,10 @@ def steps_of(message: wire.AssistantMessage) -> list[ModelMessage]:
     return turns
 
 
-def _call(part: wire.ToolPart) -> ToolCall:
+def _call(part: wire.ToolPart, edits: Mapping[Any, Any]) -> ToolCall:
     arguments = part.get("input")
+    if "approval" in part:  # what ran is what the person allowed
+        arguments = edits.get(part["approval"]["request_id"], arguments)
     raw = part.get("raw_input", "")
     if not isinstance(arguments, dict):
         return ToolCall(part["call_id"], part["tool"], {}, raw)
@@ -161,8 +170,8 @@ def _answer(part: wire.ToolPart) -> ToolMessage:
     if part["state"] == "output-available":
         output = part.get("output")
         content = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-        return ToolMessage(part["call_id"], part["tool"], content)
+        return ToolMessage(part["call_id"], part["tool"], content + TRUNCATED if part.get("truncated") else content)
     error = part.get("error") or "failed"
-    if part.get("outcome") in ("interrupted", "unknown"):
+    if part.get("outcome") in ("interrupted", "unknown") and not error.startswith("Timed out"):
         error = INTERRUPTED
     return ToolMessage(part["call_id"], part["tool"], error, is_error=True)

@@ -35,6 +35,7 @@ from gateway.engine.outbox import Outbox
 from gateway.engine.phases import AgentPhase, AgentState
 from gateway.engine.port import current_run
 from gateway.engine.step import generate
+from gateway.engine.tools import offered
 
 if TYPE_CHECKING:
     from gateway.engine.errors import AssistantMessageError
@@ -115,6 +116,8 @@ class Run:
         self.latch = Latch(abort)
         self.outbox = Outbox(config.queue_limit)
         self.calls: ToolCalls | None = None
+        self.settled = True
+        """False once a tool had to be abandoned."""
         self.finish_reason = "stop"
         self.refusal: Exception | None = None
         self._given = [_complete(message) for message in messages]
@@ -198,6 +201,9 @@ class Run:
         else:
             await complete(self)
 
+    def _unsettle(self) -> None:
+        self.settled = False
+
     def conclude(self, status: str, error: AssistantMessageError | None, *, settled: bool = True) -> None:
         """Release the session and emit the terminal event, in one breath: whoever reads it may start the next run."""
         self._on_idle(self)
@@ -207,7 +213,7 @@ class Run:
                 "status": status,
                 "reason": self.latch.reason,
                 "error": error.to_dict() if error else None,
-                "settled": settled,
+                "settled": settled and self.settled,
             }
         )
         self.outbox.close()
@@ -302,6 +308,9 @@ class Run:
                 latch=self.latch,
                 extensions=self.config.extensions,
                 context=self.context,
+                grace_s=self.grace_s,
+                drained=self.outbox.drained,
+                unsettled=self._unsettle,
             )
             await self.calls.run(pulled.calls)
             self.boundary()
@@ -318,7 +327,7 @@ class Run:
             self.state.enter(AgentPhase.COMPACTING)
             turns = await self.config.compact(turns)  # only what this request sends: the history stays as it is
             self.state.enter(AgentPhase.READY)
-        specs = tuple(tool.spec for tool in self.config.tools.values())
+        specs = offered(self.config.tools.values())
         request = ModelRequest(turns, self.config.system_prompt, specs)
         return await self.config.extensions.before_model(self.context, request)
 

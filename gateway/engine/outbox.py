@@ -25,7 +25,7 @@ class Outbox:
         self._progress: dict[str, EngineEvent] = {}
         self._reader: asyncio.Future[None] | None = None
         self._writers: deque[asyncio.Future[None]] = deque()
-        self._drained: asyncio.Future[None] | None = None
+        self._drained: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     def put(self, event: EngineEvent) -> None:
@@ -52,8 +52,9 @@ class Outbox:
     async def drained(self) -> None:
         """Wait until the reader has taken everything and come back for more."""
         while not self._closed and (self._events or self._reader is None):
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
+            waiter = asyncio.get_running_loop().create_future()
+            self._drained.append(waiter)
+            await waiter
 
     async def get(self) -> EngineEvent | None:
         """Give the next event; None after the last one."""
@@ -61,7 +62,8 @@ class Outbox:
             if self._closed:
                 return None
             self._reader = asyncio.get_running_loop().create_future()
-            _wake(self._drained)
+            while self._drained:
+                _wake(self._drained.popleft())
             try:
                 await self._reader
             finally:
@@ -76,7 +78,7 @@ class Outbox:
     def close(self) -> None:
         """Say that nothing follows."""
         self._closed = True
-        for waiter in (self._reader, self._drained, *self._writers):
+        for waiter in (self._reader, *self._drained, *self._writers):
             _wake(waiter)
         self._writers.clear()
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints, overload
 
 import pydantic
-import pydantic_core
 
+from gateway.engine.bounds import MAX_OUTPUT_BYTES, MAX_PROGRESS_BYTES, bounded
 from gateway.engine.errors import ToolError
 from gateway.engine.model import ToolSpec
+from gateway.engine.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Unpack
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Policy: TypeAlias = Literal["allow", "ask", "deny"]
+"""Whether a call runs at once, asks a person first, or never runs."""
 
 
 class ToolContext:
@@ -28,7 +33,11 @@ class ToolContext:
         self.session_id = session_id
         self.run_id = run_id
         self.call_id = call_id
+        self.answer: Any = None
+        """What the person who allowed the call sent along as ``value``."""
         self._report = report
+        self._newest: deque[Any] = deque(maxlen=1)
+        self._reporting = False
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._aborted = threading.Event()
@@ -44,23 +53,55 @@ class ToolContext:
 
     def progress(self, data: Any) -> None:
         """Show how far the tool is: ``data`` (JSON) replaces what was shown before. From any thread, never waits."""
+        shown, _ = bounded(data, MAX_PROGRESS_BYTES)
         if threading.get_ident() == self._loop_thread:
-            self._report(data)
+            self._report(shown)
             return
+        self._newest.append(shown)
+        if self._reporting:
+            return  # what is on its way takes the newest along: a chatty thread cannot flood the loop
+        self._reporting = True
         try:
-            self._loop.call_soon_threadsafe(self._report, data)
+            self._loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # an abandoned tool whose loop is gone: nobody looks any more
             return
+
+    def _deliver(self) -> None:
+        self._reporting = False
+        if self._newest:
+            self._report(self._newest.pop())
 
     def _abort(self) -> None:
         self._aborted.set()
 
 
-class Tool:
-    """A function that a model may call.
+class ToolOptions(TypedDict, total=False):
+    """What ``@tool(…)`` takes, see :class:`Tool`."""
 
-    ``reads`` says that it changes nothing: stopped, it ends ``interrupted`` and never ``unknown``. ``approval`` says
-    that a person has to allow each call. Calling the tool calls the function.
+    name: str | None
+    description: str | None
+    reads: bool
+    policy: Policy
+    approval: bool
+    timeout_s: float | None
+    approval_timeout_s: float | None
+    max_output_bytes: int
+
+
+class Tool:
+    """A function that a model may call. Calling the tool calls the function.
+
+    Args:
+        function: its parameters are the arguments, its docstring is what the model reads.
+        name: default the function's.
+        description: default the docstring.
+        reads: it changes nothing: stopped, it ends ``interrupted`` and never ``unknown``.
+        policy: ``allow`` (default), ``ask`` a person before each call, or ``deny`` (kept, but never run nor offered).
+        approval: True is ``policy="ask"``.
+        timeout_s: it is stopped after so many seconds of running; the wait for a person does not count.
+        approval_timeout_s: a question that nobody answers within so many seconds has ``expired``.
+        max_output_bytes: what its result may take; the rest is cut and the result marked ``truncated``.
+
     """
 
     def __init__(
@@ -70,18 +111,32 @@ class Tool:
         name: str | None = None,
         description: str | None = None,
         reads: bool = False,
+        policy: Policy = "allow",
         approval: bool = False,
+        timeout_s: float | None = None,
+        approval_timeout_s: float | None = None,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> None:
+        if policy not in ("allow", "ask", "deny"):
+            raise ValueError(f"policy must be 'allow', 'ask' or 'deny', not {policy!r}")
         self.function = function
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.description = inspect.cleandoc(description or function.__doc__ or "")
         self.reads = reads
-        self.approval = approval
+        self.policy: Policy = "ask" if approval and policy == "allow" else policy
+        self.timeout_s = timeout_s
+        self.approval_timeout_s = approval_timeout_s
+        self.max_output_bytes = max_output_bytes
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async, not "is it callable"
         )
         self._context_parameter, self._arguments = _argument_model(function, self.name)
         self.spec = ToolSpec(self.name, self.description, _schema(self._arguments))
+
+    @property
+    def stops(self) -> bool:
+        """True where a running call can be told to stop: it can be cancelled, or looks at its context."""
+        return self.is_async or self._context_parameter is not None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it is."""
@@ -102,16 +157,14 @@ class Tool:
             raise ToolError(f"Invalid arguments: {faults}") from None
         return {name: getattr(checked, name) for name in type(checked).model_fields}
 
-    async def run(self, checked: Mapping[str, Any], context: ToolContext) -> Any:
-        """Call the function, a sync one in a thread of its own, and give its result as JSON values."""
+    async def run(self, checked: Mapping[str, Any], context: ToolContext) -> tuple[Any, bool]:
+        """Call the function, a sync one in a thread of its own; gives its result as JSON, and whether it was cut."""
         keywords = dict(checked)
         if self._context_parameter is not None:
             keywords[self._context_parameter] = context
         if self.is_async:
-            result = await self.function(**keywords)
-        else:
-            result = await _in_thread(lambda: self.function(**keywords), self.name)
-        return pydantic_core.to_jsonable_python(result, serialize_unknown=True)
+            return bounded(await self.function(**keywords), self.max_output_bytes)
+        return await in_thread(lambda: bounded(self.function(**keywords), self.max_output_bytes), self.name)
 
 
 @overload
@@ -119,24 +172,16 @@ def tool(function: F, /) -> Tool: ...
 
 
 @overload
-def tool(
-    *, name: str | None = None, description: str | None = None, reads: bool = False, approval: bool = False
-) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
 def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    reads: bool = False,
-    approval: bool = False,
+    function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool: ``@tool`` or ``@tool(reads=True)``. Its docstring is what the model reads."""
 
     def make(function: Callable[..., Any]) -> Tool:
-        return Tool(function, name=name, description=description, reads=reads, approval=approval)
+        return Tool(function, **options)
 
     return make(function) if function is not None else make
 
@@ -144,6 +189,11 @@ def tool(
 def as_tool(candidate: Tool | Callable[..., Any]) -> Tool:
     """Take a tool as it is, or make one from a plain function."""
     return candidate if isinstance(candidate, Tool) else Tool(candidate)
+
+
+def offered(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
+    """Give what a model gets to see: all but the tools that it may never call."""
+    return tuple(tool.spec for tool in tools if tool.policy != "deny")
 
 
 def _argument_model(function: Callable[..., Any], name: str) -> tuple[str | None, type[pydantic.BaseModel]]:
@@ -171,37 +221,3 @@ def _schema(arguments: type[pydantic.BaseModel]) -> dict[str, Any]:
     for field in schema.get("properties", {}).values():
         field.pop("title", None)  # pydantic's capitalised parameter names: tokens without a meaning
     return schema
-
-
-async def _in_thread(call: Callable[[], Any], name: str) -> Any:
-    """Run ``call`` in a daemon thread of its own.
-
-    Not the default executor: a tool that never returns would hold one of its few workers for ever, and the process
-    would wait for it at exit.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(result: Any, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(result)
-        elif isinstance(error, StopIteration):  # which a future refuses
-            done.set_exception(RuntimeError("tool raised StopIteration"))
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        try:
-            outcome: tuple[Any, BaseException | None] = (context.run(call), None)
-        except BaseException as error:
-            outcome = (None, error)
-        try:
-            loop.call_soon_threadsafe(deliver, *outcome)
-        except RuntimeError:  # the loop is closed: the process is on its way out
-            return
-
-    threading.Thread(target=work, name=f"tool-{name}", daemon=True).start()
-    return await done

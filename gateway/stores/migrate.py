@@ -16,15 +16,20 @@ LATEST = "0001"
 """The newest revision in ``migrations/versions``; a test holds it to that folder."""
 
 
-def migrate(connection: Connection) -> None:
-    """Upgrade to :data:`LATEST`, each migration in a transaction. Raises :exc:`StoreUnusable` on a newer schema."""
+def check(connection: Connection) -> str | None:
+    """Give the database's revision, having changed nothing. Raises :exc:`StoreUnusable` if we cannot use it."""
     current = revision(connection)
-    if current == LATEST:
-        return
     if current is not None and current > LATEST:
         raise StoreUnusable(
             f"the database has schema {current}, newer than this program's {LATEST}: upgrade the program"
         )
+    return current
+
+
+def migrate(connection: Connection) -> None:
+    """Upgrade to :data:`LATEST`, each migration in a transaction. Raises :exc:`StoreUnusable` on a newer schema."""
+    if check(connection) == LATEST:
+        return
     # Alembic is slow to import; a database that is up to date never pays for it.
     from alembic import command
     from alembic.config import Config

@@ -98,14 +98,16 @@ class SqliteStore:
         args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_S}
         self._engine = sa.create_engine(url, connect_args=args, poolclass=sa.pool.NullPool)
         with self._engine.connect() as connection:
+            migration.check(connection)  # before the journal's mode, which stays in the file, is changed
+            connection.commit()
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             connection.commit()
             migration.migrate(connection)
             connection.commit()
         self._writer = self._connect("FULL" if self._full_sync else "NORMAL")
         self._reader = self._connect("NORMAL")
-        # A read-only file passes until the first write: find out now, changing nothing.
-        self._writer.exec_driver_sql("BEGIN IMMEDIATE")
+        # A read-only file passes until the first write (BEGIN IMMEDIATE is none): find out now, changing nothing.
+        self._writer.exec_driver_sql("delete from sessions where 0")
         self._writer.rollback()
 
     def _connect(self, synchronous: str) -> Connection:
@@ -260,9 +262,14 @@ class SqliteStore:
         expired = sa.select(t.commands.c.principal, t.commands.c.command_id).where(t.commands.c.expires_at < now)
         # Found in the reader's thread, so that the loop only pays for rows that are really there to delete.
         found = await self._read(lambda c: ([tuple(r) for r in c.execute(old)], [tuple(r) for r in c.execute(expired)]))
-        chunks, commands = found
-        if not chunks and not commands:
+        if not any(found):
             return
+        if self._commits is not None:  # in turn with the commits: there is one connection that writes
+            await asyncio.get_running_loop().run_in_executor(self._commits, self._forget, *found)
+        else:
+            self._forget(*found)
+
+    def _forget(self, chunks: list[Any], commands: list[Any]) -> None:
         if self._writer is None:
             raise StoreUnavailable("the store is closed")
         try:
@@ -272,7 +279,8 @@ class SqliteStore:
                 self._writer.exec_driver_sql("delete from commands where principal = ? and command_id = ?", commands)
             self._writer.commit()
         except SQLAlchemyError as exc:
-            self._writer.rollback()
+            with contextlib.suppress(SQLAlchemyError):
+                self._writer.rollback()
             raise StoreUnavailable(_cause(exc)) from exc
 
 

@@ -255,6 +255,100 @@ async def play_retry(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequ
     yield text("second try")
 
 
+async def play_same_ids(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """One id for the call, its part and its approval."""
+    same = {"call_id": "c", "part_id": "c", "tool": "look"}
+    yield {"type": "text-delta", "part_id": "c", "text": "I look. "}
+    yield {"type": "tool-input-start", **same}
+    yield {"type": "tool-input-delta", **same, "text": "{}"}
+    yield {"type": "tool-call", **same, "input": {}}
+    yield {"type": "approval-request", **same, "request_id": "c", "input": {}}
+    yield {"type": "approval-resolved", "request_id": "c", "decision": "allow"}
+    yield {"type": "tool-start", "call_id": "c"}
+    yield {"type": "tool-result", "call_id": "c", "output": "seen"}
+
+
+async def play_no_ids(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """Starts and ends, and no id but a text part's own at its start."""
+    yield {"type": "text-start", "part_id": "own"}
+    yield text("of its ")
+    yield text("own")
+    yield {"type": "text-end"}
+    for event in ("tool-input-start", "tool-input-delta", "tool-call", "tool-start", "tool-result"):
+        yield {"type": event, "tool": "look", "text": "{}", "input": {}, "output": "seen"}
+    for n in range(3):
+        yield {"type": "text-delta", "part_id": 7, "text": f"{n}"}
+
+
+async def play_changes(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """Goes on using the objects that it has given away and was given."""
+    value: dict[str, Any] = {"n": 0}
+    yield {"type": "tool-call", "call_id": "c", "tool": "count", "input": value}
+    yield {"type": "tool-start", "call_id": "c"}
+    for n in (1, 2, 3):
+        value["n"] = n
+        yield {"type": "tool-progress", "call_id": "c", "data": value}
+    yield {"type": "tool-result", "call_id": "c", "output": value}
+    yield {"type": "custom", "message_id": "m", "name": "set", "data": {1}}
+    value["n"] = "changed"
+    messages[-1]["parts"].append({"type": "text", "text": "changed"})
+
+
+class Unsayable:
+    def __repr__(self) -> str:
+        raise ValueError("unsayable")
+
+
+async def play_strange(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """The wrong thing in every field."""
+    loop: dict[Any, Any] = {"again": [], "key": {Unsayable(): 1}}
+    loop["again"] += [loop, loop]
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    things: list[Any] = [Unsayable(), loop, deep, 10**30, float("nan"), {1}, b"\xff", "\ud800", [], True, -1]
+    error = dict.fromkeys(("message", "code", "status_code", "retryable"))
+    for thing in things:
+        ids = dict.fromkeys(("part_id", "call_id", "request_id", "message_id", "tool", "name"), thing)
+        values = dict.fromkeys(("input", "output", "data", "attempt", "delay_s", "expires_at", "decision"), thing)
+        wrong = {"reason": "NoSuchError", **dict.fromkeys(error, thing)}
+        odd = {**ids, **values, "text": "x", "error": wrong, "finish_reason": thing, "step": thing}
+        odd["usage"] = dict.fromkeys(("input_tokens", "output_tokens", "cost"), thing)
+        for kind in spec["types"]:
+            yield {"type": kind, **odd}
+
+
+async def play_ends(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """Ends in a way of its own."""
+    yield text("so far")
+    match spec["how"]:
+        case "exit":
+            raise SystemExit(3)
+        case "generator-exit":
+            raise GeneratorExit
+        case "own-abort":
+            abort.set()
+        case "abort-error":
+            error = {"reason": "AbortError", "message": "mine", "code": "c", "status_code": 5, "retryable": True}
+            yield {"type": "message-finish", "finish_reason": "aborted", "usage": None, "error": error}
+
+
+async def play_close_together(
+    spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]
+) -> AsyncIterator[Event]:
+    """A delta that nearly fills a message, right behind another."""
+    yield text("a" * 60_000)
+    yield text("b" * 1_030_000)
+
+
+async def play_asks_much(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """An approval whose input does not fit a message."""
+    call = {"call_id": "c", "tool": "write"}
+    yield {"type": "tool-call", **call, "input": {}}
+    yield {"type": "approval-request", **call, "request_id": "r", "input": "z" * (2 << 20)}
+    await released(abort, spec)
+
+
 PLAYS: dict[str, Callable[[Spec, asyncio.Event, str, Sequence[Any]], AsyncIterator[Any]]] = {
     name.removeprefix("play_"): play for name, play in list(globals().items()) if name.startswith("play_")
 }

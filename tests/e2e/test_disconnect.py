@@ -254,3 +254,18 @@ async def test_the_session_is_resumable_after_a_disconnect(server: Server) -> No
         await ended_by_disconnect(observer, session)
         ack = await observer.ok("resume", session_id=session)
         assert (await observer.until("run-finish", run_id=ack["run_id"]))["status"] == "completed"
+
+
+async def test_a_queued_prompt_whose_owner_has_left_is_stopped_when_its_turn_comes(server: Server, gate: Path) -> None:
+    """The run before it goes on without anybody; the queued one never asked to."""
+    session = fresh()
+    async with server.client() as watching:
+        async with server.client() as c:
+            ack = await c.holding(session, gate=str(gate), fields={"on_disconnect": "continue"})
+            queued = await c.prompt(session, "after", on_busy="queue")
+            await watching.ok("attach", session_id=session, role="observer")
+            await c.close(1000)
+        gate.touch()
+        assert (await watching.until("run-finish", run_id=ack["run_id"]))["status"] == "completed"
+        finish = await watching.until("run-finish", run_id=queued["run_id"])
+        assert (finish["status"], finish["reason"]) == ("aborted", "disconnect")

@@ -108,7 +108,7 @@ async def test_a_flood_of_unread_replies_ends_that_connection_only(launch: Launc
         await a.run(session, spec("big", bytes=100_000))
         with contextlib.suppress(ConnectionClosed, TimeoutError):
             async with asyncio.timeout(20):
-                for _ in range(2000):
+                for _ in range(6000):
                     await slow.send({"type": "history", "session_id": session})
         await a.barrier()
         code = await slow.closed(timeout=60)

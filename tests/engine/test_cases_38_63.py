@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import threading
-from typing import Any
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,8 +33,12 @@ from gateway.engine.calls import _abandoned
 from gateway.engine.history import CONTINUE_NOTE, model_messages, repair
 from gateway.engine.messages import AssistantMessage, ToolMessage, UserMessage
 from gateway.engine.models.scripted import Call, Do, Fail, Finish, Hang
+from gateway.engine.process import run_process
 from protocol.messages import ABORT_ERROR
 from tests.engine.support import SESSION, Tracker, agent_for, assert_aborted, of, read, stored, text, when
+
+if TYPE_CHECKING:
+    from gateway.engine import Mode
 
 GRACE_S = 0.05
 
@@ -423,25 +429,54 @@ def test_case_61_text_after_a_call_or_an_orphan_result() -> None:
     assert turns[-1].content == "Now I rep"
 
 
+def children() -> list[str]:
+    """Name our child processes."""
+    return " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split()
+
+
 async def test_case_63_a_thousand_abort_resume_cycles() -> None:
-    """Nothing is left over: no task, no thread, no file, no entry."""
+    """Over tools of every kind nothing is left over: no task, no thread, no file, no child process, no entry."""
 
     @tool
-    def touch() -> str:
+    def threaded(stopped: bool, context: ToolContext) -> str:
+        return "stopped" if stopped and context.wait_aborted(60) else "touched"
+
+    @tool(reads=True)
+    async def waiting(stopped: bool) -> str:
+        if stopped:
+            await asyncio.get_running_loop().create_future()
         return "touched"
 
+    @tool
+    async def process(stopped: bool) -> int:
+        return (await run_process("/bin/sleep", "1000" if stopped else "0")).returncode
+
+    @tool(policy="ask", approval_timeout_s=600)
+    async def asking(stopped: bool) -> None: ...
+
+    tools = [threaded, waiting, process, asking]
     abort_at = ("text-delta", "tool-start", "tool-result", "step-start")
+    seen = Counter[str]()
 
     async def cycle(number: int) -> None:
         session = f"ses_{number % 7}"
-        model = ScriptedModel([["One ", Call("touch")], "two", "three"])
-        agent = Agent(model, tools=[touch], store=store)
+        kind, at = tools[number % 4], abort_at[number // 4 % 4]
+        if kind is asking and at == "tool-start":
+            at = "approval-request"
+        model = ScriptedModel([["One ", Call(kind.name, {"stopped": at == "tool-start"})], "two", "three"])
+        agent = Agent(model, tools=tools, store=store)
         abort = asyncio.Event()
-        messages = [user_message("Go")]
-        async for event in agent.stream(abort=abort, mode="prompt", session_id=session, messages=messages):
-            if event["type"] == abort_at[number % 4]:
+        async for event in agent.stream(abort=abort, mode="prompt", session_id=session, messages=[user_message("Go")]):
+            if event["type"] == at:
                 abort.set()
-        async for event in agent.stream(abort=asyncio.Event(), mode="resume", session_id=session, messages=[]):
+            elif event["type"] == "approval-request":
+                run_id, request_id = agent._live[session].context.run_id, event["request_id"]
+                await agent.respond(session_id=session, run_id=run_id, request_id=request_id, decision="deny")
+            elif event["type"] == "run-finish":
+                seen[event["status"]] += 1
+        mode: Mode = "resume" if abort.is_set() else "prompt"
+        again = [] if mode == "resume" else [user_message("Again")]
+        async for event in agent.stream(abort=asyncio.Event(), mode=mode, session_id=session, messages=again):
             last = event
         assert last["status"] == "completed"
         await store.clear(session)
@@ -451,19 +486,20 @@ async def test_case_63_a_thousand_abort_resume_cycles() -> None:
             self._sessions.pop(session_id, None)
 
     store = Clearing()
-    for number in range(8):
+    for number in range(16):
         await cycle(number)
     gc.collect()
-    tasks, threads, files = len(asyncio.all_tasks()), threading.active_count(), len(os.listdir("/proc/self/fd"))
+    before = (len(asyncio.all_tasks()), threading.active_count(), len(os.listdir("/proc/self/fd")), children())
     for number in range(1000):
         await cycle(number)
     for thread in threading.enumerate():
-        if thread.name.startswith("tool-"):
+        if thread.name.startswith(("tool-", "waitpid-")):
             thread.join(5)
-    assert len(asyncio.all_tasks()) == tasks
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
+    gc.collect()
+    after = (len(asyncio.all_tasks()), threading.active_count(), len(os.listdir("/proc/self/fd")), children())
+    assert after == before
     assert not _abandoned
+    assert seen["aborted"] > 900, "nearly all of them were really stopped"
 
 
 async def abandoned_work_ends() -> None:

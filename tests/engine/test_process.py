@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import select
 import signal
 import sys
@@ -133,3 +134,68 @@ async def test_a_process_cancelled_while_it_is_being_started_leaves_nobody(monke
     with pytest.raises(asyncio.CancelledError):
         await task
     assert gone(pids[0])
+
+
+async def test_a_gigabyte_of_output_is_kept_as_its_two_ends() -> None:
+    """The process is neither blocked nor does it take our memory; the text says what is missing."""
+    program = "import sys\nfor _ in range(1024): sys.stdout.write('x' * 2**20)\nsys.stdout.write('the end')"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await run_process(sys.executable, "-c", program, max_output_bytes=2000)
+    assert result.returncode == 0
+    assert result.truncated
+    assert result.stdout.startswith("x" * 1000 + "\n[… 1,073,739,831 bytes left out …]\n")
+    assert result.stdout.endswith("x" * 993 + "the end")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kilobytes"
+
+
+async def test_every_piece_of_output_can_be_watched() -> None:
+    pieces: list[bytes] = []
+    result = await run_process(
+        sys.executable, "-c", "print('a' * 300000)", max_output_bytes=10, on_output=pieces.append
+    )
+    assert b"".join(pieces) == b"a" * 300000 + b"\n"
+    assert result.stdout == "aaaaa\n[… 299,991 bytes left out …]\naaaa\n"
+
+
+async def test_a_child_left_in_the_background_ends_with_its_parent() -> None:
+    """`server &` in a command: nobody of the group survives, and nobody waits for it."""
+    result = await run_process("/bin/sh", "-c", "sleep 1000 & echo $!")
+    assert gone(int(result.stdout))
+    assert result.survivors == ()
+
+
+async def test_a_daemon_that_outlives_a_call_is_reported_in_its_result(caplog: pytest.LogCaptureFixture) -> None:
+    """It holds the pipes open; the call ends all the same, with what was written."""
+    program = (
+        "import os, sys\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    import signal; signal.pause()\n"
+        "sys.stdin.read()\n"
+        "os.read(0, 1)\n"
+    )
+    result = await run_process("/bin/sh", "-c", f'{sys.executable} -c "$0" & wait $!; sleep 0', program, stdin=b"")
+    pid = int(result.stdout)
+    try:
+        assert result.survivors == (pid,)
+        assert f"process {pid} left its tool's group" in caplog.text
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_an_environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s")
+    own = await run_process("/usr/bin/env", env={"A": "1"}, inherit_env=False)
+    assert {line.split("=")[0] for line in own.stdout.split()} == {"A", "GATEWAY_PROCESS_MARK"}
+    assert "SECRET=s" in (await run_process("/usr/bin/env", env={"A": "1"})).stdout
+
+
+async def test_a_program_that_does_not_read_its_input() -> None:
+    result = await run_process("/bin/sh", "-c", "exit 4", stdin=b"x" * 10_000_000)
+    assert result.returncode == 4
+
+
+async def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError):
+        await run_process("/no/such/program")

@@ -13,10 +13,12 @@ from tests.engine.support import assert_aborted, of, read, text, types, when
 
 openai = pytest.importorskip("openai", reason="the extra `models` is not installed")
 
-from gateway.engine.models.pydantic_ai import PydanticAIModel, openai_compatible  # noqa: E402
+from gateway.engine.models.providers import openai_compatible  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gateway.engine.models.pydantic_ai import PydanticAIModel
 
 ABORT_LIMIT_S = 0.1
 

@@ -11,7 +11,6 @@ import pydantic
 import pytest
 
 from gateway.engine import Agent, RunContext, Tool, ToolContext, ToolError, current_run, run_context, tool
-from gateway.engine.default import list_dir_tool
 from gateway.engine.models.scripted import Call
 from tests.engine.support import SESSION, agent_for, assert_aborted, of, read, text, types, when
 
@@ -243,20 +242,3 @@ async def test_a_run_that_needs_too_many_steps_ends_with_max_steps() -> None:
     events = await read(agent)
     assert of(events, "message-finish")[0]["finish_reason"] == "max-steps"
     assert types(events).count("step-start") == 2
-
-
-@pytest.mark.parametrize("path", ["..", "../..", "/", "/etc", "inside/../..", "link", "link/deeper", "a\0b"])
-def test_list_dir_stays_below_its_root(tmp_path: Path, path: str) -> None:
-    root, outside = tmp_path / "root", tmp_path / "outside"
-    (root / "inside").mkdir(parents=True)
-    (outside / "deeper").mkdir(parents=True)
-    (root / "link").symlink_to(outside)
-    with pytest.raises(ToolError):
-        list_dir_tool(root)(path)
-
-
-def test_list_dir_lists(tmp_path: Path) -> None:
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "file").touch()
-    assert list_dir_tool(tmp_path)(".") == ["file", "inside/"]
-    assert list_dir_tool(tmp_path)("inside") == []

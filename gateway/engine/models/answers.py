@@ -20,7 +20,7 @@ Here is what you can try:
 - Press **Stop** while I am talking. What I have said stays, and **Resume** makes me go on from there.
 - Say `count to 20`: I use a slow tool that shows its progress. Stop it half way.
 - Say `think`: I reason before I answer, and you can watch.
-- Ask for the `time`, a `table` or some `code`.
+- Ask for the `time`, a `table` or some `code`; for the `files` here, or `read` one of them.
 - Ask for a `long story`, and open a second tab while I tell it: both tabs follow along.
 - Say `fail` to see what an error looks like.
 
@@ -134,6 +134,10 @@ def answer_to(question: str, tools: frozenset[str]) -> Answer:
         return Answer(f"I will count to {n} with a tool that takes its time.\n\n", reasoning, ("count", {"n": n}))
     if "time" in tools and re.search(r"\btime\b", asked):
         return Answer("Let me look at the clock.\n\n", reasoning, ("time", {}))
+    if "shell" in tools and (command := re.match(r"\s*\$\s*(\S.*)", question, re.DOTALL)):
+        return Answer("Let me run that, if you allow it.\n\n", reasoning, ("shell", {"command": command[1].strip()}))
+    if "read_file" in tools and (path := re.match(r"\s*read\s+(?:the\s+)?(?:file\s+)?([\w./-]+)\s*$", question, re.I)):
+        return Answer(f"Let me read {path[1]}.\n\n", reasoning, ("read_file", {"path": path[1]}))
     if "list_dir" in tools and re.search(r"\b(files?|director(y|ies)|folders?|list_dir)\b", asked):
         return Answer("Let me look around.\n\n", reasoning, ("list_dir", {"path": "."}))
     if re.search(r"\b(long|story)\b", asked):

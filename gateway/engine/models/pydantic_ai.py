@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from gateway.engine.draft import parse_arguments
@@ -21,26 +22,32 @@ from gateway.engine.errors import (
 )
 from gateway.engine.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from gateway.engine.model import ModelEvent, ModelRequest, ModelResponse, RetryOptions
+from gateway.engine.models.responses import OpenResponses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from pydantic_ai import messages as theirs
     from pydantic_ai.models import Model as TheirModel
     from pydantic_ai.usage import RequestUsage
 
+    from gateway.engine.messages import ModelMessage
     from protocol.messages import FilePart, Usage
 
 log = logging.getLogger("gateway.engine")
 
-_FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
+REMEMBERED = 256
+"""Answers with calls whose signed reasoning is kept, so that their results can go back with it."""
+FINISH = {"stop": "stop", "length": "length", "content_filter": "content-filter", "tool_call": "tool-calls"}
 
 
 class PydanticAIModel:
     """Any model of pydantic-ai behind our port: an instance, or a name such as ``"anthropic:claude-sonnet-4-5"``.
 
     ``settings`` are its model settings (temperature, max_tokens, …). Retries are the loop's: the provider's own client
-    is told not to repeat anything, so that each pause shows as a ``retry`` event and ends with an abort.
+    is told not to repeat anything, so that each pause shows as a ``retry`` event and ends with an abort. With
+    ``needs_finish_reason`` an answer that ends without one has broken off. ``priced`` says that the provider's list
+    prices apply to what it is called; else only an endpoint whose address is known has a price.
     """
 
     def __init__(
@@ -49,10 +56,17 @@ class PydanticAIModel:
         *,
         settings: dict[str, Any] | None = None,
         retry: RetryOptions | None = None,
+        needs_finish_reason: bool = False,
+        priced: bool = True,
+        responses: OpenResponses | None = None,
     ) -> None:
         from pydantic_ai.models import infer_model
 
         self._model = infer_model(model)
+        self._needs_finish_reason = needs_finish_reason
+        self._priced = priced
+        self._responses = responses if responses is not None else OpenResponses()
+        self._said: OrderedDict[tuple[str, ...], tuple[list[Any], theirs.ModelResponse]] = OrderedDict()
         self._settings: dict[str, Any] = {"max_retries": 0, **(settings or {})}
         self.retry = retry if retry is not None else RetryOptions()
 
@@ -68,45 +82,46 @@ class PydanticAIModel:
         ]
         translation = _Translation()
         try:
-            async with model_request_stream(
-                self._model,
-                _history(request),
-                model_settings=self._settings,  # type: ignore[arg-type]  # a TypedDict with provider-specific keys
-                model_request_parameters=ModelRequestParameters(function_tools=tools),
-            ) as stream:
+            async with (
+                self._responses.closing(),
+                model_request_stream(
+                    self._model,
+                    history_of(request.messages, request.system_prompt, self._response),
+                    model_settings=self._settings,  # type: ignore[arg-type]  # a TypedDict with provider-specific keys
+                    model_request_parameters=ModelRequestParameters(function_tools=tools),
+                ) as stream,
+            ):
                 async for event in stream:
                     for ours in translation.take(event):
                         yield ours
                 response = stream.get()
-                finish = _FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
-                usage = _usage(response.usage)
+                finish = FINISH.get(str(response.finish_reason), "stop" if response.finish_reason is None else "other")
+                if response.finish_reason is None and self._needs_finish_reason:
+                    raise APIError("The provider's answer broke off")
+                usage = usage_of(response.usage)
+                if usage is not None and (cost := _cost(response, by_name=self._priced)) is not None:
+                    usage["cost"] = cost
+                self._remember(response)
         except Exception as error:
-            raise _translate_error(error) from error
+            raise translate_error(error) from error
         yield ModelEvent.completed(ModelResponse(translation.message(), finish, usage))
 
+    def _remember(self, response: theirs.ModelResponse) -> None:
+        """Keep what calls came with: a provider may want its signed reasoning back with their results."""
+        calls = tuple(call.tool_call_id for call in response.tool_calls)
+        inputs = [parse_arguments(call.args_as_json_str()) for call in response.tool_calls]
+        if calls and None not in inputs:
+            self._said[calls] = (inputs, response)
+            while len(self._said) > REMEMBERED:
+                self._said.popitem(last=False)
 
-def openai_compatible(
-    model: str,
-    *,
-    base_url: str,
-    api_key: str | None = None,
-    settings: dict[str, Any] | None = None,
-    retry: RetryOptions | None = None,
-    needs_finish_reason: bool = True,
-) -> PydanticAIModel:
-    """Make a model behind any endpoint that speaks OpenAI's chat completions, at ``base_url`` (ends in ``/v1``).
-
-    Without ``api_key`` the environment's ``OPENAI_API_KEY`` is used, if there is one. An answer that ends without a
-    finish reason has broken off and fails the run; the few endpoints that never send one want ``needs_finish_reason``
-    False.
-    """
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.profiles.openai import OpenAIModelProfile
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=needs_finish_reason)
-    provider = OpenAIProvider(base_url=base_url, api_key=api_key)
-    return PydanticAIModel(OpenAIChatModel(model, provider=provider, profile=profile), settings=settings, retry=retry)
+    def _response(self, turn: AssistantMessage) -> theirs.ModelResponse:
+        # In a turn of ours the answer is still here, and goes back as it came, signed reasoning and all; unless a
+        # person edited what it called.
+        inputs, said = self._said.get(tuple(call.call_id for call in turn.tool_calls), (None, None))
+        if said is not None and inputs == [call.input for call in turn.tool_calls]:
+            return said
+        return response_of(turn)
 
 
 class _Translation:
@@ -162,34 +177,11 @@ class _Translation:
         return []
 
 
-def _history(request: ModelRequest) -> list[theirs.ModelMessage]:
-    from pydantic_ai import messages as theirs
+def response_of(turn: AssistantMessage) -> theirs.ModelResponse:
+    """Give an assistant message as theirs.
 
-    history: list[theirs.ModelMessage] = []
-    parts: list[theirs.ModelRequestPart] = []
-    if request.system_prompt:
-        parts.append(theirs.SystemPromptPart(content=request.system_prompt))
-    for turn in request.messages:
-        match turn:
-            case UserMessage():
-                parts.append(theirs.UserPromptPart(content=_content(turn)))
-            case ToolMessage(call_id, tool, content, is_error):
-                outcome: Any = "failed" if is_error else "success"
-                parts.append(
-                    theirs.ToolReturnPart(tool_name=tool, content=content, tool_call_id=call_id, outcome=outcome)
-                )
-            case AssistantMessage():
-                if parts:
-                    history.append(theirs.ModelRequest(parts=parts))
-                    parts = []
-                history.append(theirs.ModelResponse(parts=_response_parts(turn)))
-    if parts:
-        history.append(theirs.ModelRequest(parts=parts))
-    return history
-
-
-def _response_parts(turn: AssistantMessage) -> list[theirs.ModelResponsePart]:
-    # Reasoning is left out: without the provider's signature most refuse it, and none needs it.
+    Reasoning is left out: without the provider's signature, which nothing stores, most refuse it, and none needs it.
+    """
     from pydantic_ai import messages as theirs
 
     parts: list[theirs.ModelResponsePart] = []
@@ -199,10 +191,42 @@ def _response_parts(turn: AssistantMessage) -> list[theirs.ModelResponsePart]:
         theirs.ToolCallPart(tool_name=call.tool, args=call.input or {}, tool_call_id=call.call_id)
         for call in turn.tool_calls
     )
-    return parts
+    return theirs.ModelResponse(parts=parts)
 
 
-def _content(turn: UserMessage) -> str | Sequence[theirs.UserContent]:
+def history_of(
+    turns: Sequence[ModelMessage],
+    system_prompt: str | None = None,
+    response: Callable[[AssistantMessage], theirs.ModelResponse] = response_of,
+) -> list[theirs.ModelMessage]:
+    """Give a history, every call of which is answered, as their messages; ``response`` gives an assistant's."""
+    from pydantic_ai import messages as theirs
+
+    history: list[theirs.ModelMessage] = []
+    parts: list[theirs.ModelRequestPart] = []
+    if system_prompt:
+        parts.append(theirs.SystemPromptPart(content=system_prompt))
+    for turn in turns:
+        match turn:
+            case UserMessage():
+                parts.append(theirs.UserPromptPart(content=content_of(turn)))
+            case ToolMessage(call_id, tool, content, is_error):
+                outcome: Any = "failed" if is_error else "success"
+                parts.append(
+                    theirs.ToolReturnPart(tool_name=tool, content=content, tool_call_id=call_id, outcome=outcome)
+                )
+            case AssistantMessage():
+                if parts:
+                    history.append(theirs.ModelRequest(parts=parts))
+                    parts = []
+                history.append(response(turn))
+    if parts:
+        history.append(theirs.ModelRequest(parts=parts))
+    return history
+
+
+def content_of(turn: UserMessage) -> str | Sequence[theirs.UserContent]:
+    """Give what a user said as their content, files included."""
     return turn.content if not turn.files else [turn.content, *map(_file, turn.files)]
 
 
@@ -223,7 +247,8 @@ def _file(file: FilePart) -> theirs.UserContent:
             return theirs.DocumentUrl(url=url, media_type=file["media_type"])
 
 
-def _usage(usage: RequestUsage) -> Usage | None:
+def usage_of(usage: RequestUsage) -> Usage | None:
+    """Give their measurement as ours; None where nothing was measured."""
     if not (usage.input_tokens or usage.output_tokens):
         return None  # not measured: many compatible endpoints send no usage
     ours: Usage = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
@@ -234,7 +259,22 @@ def _usage(usage: RequestUsage) -> Usage | None:
     return ours
 
 
-def _translate_error(error: Exception) -> Exception:
+def _cost(response: theirs.ModelResponse, *, by_name: bool) -> float | None:
+    """Give the price in dollars where the library knows it; none is better than a wrong one."""
+    from genai_prices import calc_price
+
+    try:
+        if by_name:
+            return float(response.cost().total_price)
+        if not response.model_name or not response.provider_url:
+            return None
+        price = calc_price(response.usage, response.model_name, provider_api_url=response.provider_url)
+    except (LookupError, ValueError):
+        return None
+    return float(price.total_price)
+
+
+def translate_error(error: Exception) -> Exception:
     """Translate a provider's error; its body goes to the log, since it may repeat what was sent."""
     from pydantic_ai import exceptions as theirs
 
@@ -252,14 +292,15 @@ def _translate_error(error: Exception) -> Exception:
     status: int | None = getattr(error, "status_code", None)
     if isinstance(error, theirs.ModelContextWindowExceededError):
         return ContextOverflowError("The conversation is too long for the model", code=code, status_code=status)
-    if isinstance(error, theirs.ModelAuthenticationError):
+    # The status too: a model from outside the library may raise the plain HTTP error.
+    if isinstance(error, theirs.ModelAuthenticationError) or status == 401:
         return AuthError("The provider refused the credentials", code=code, status_code=status)
-    if isinstance(error, theirs.ModelRateLimitError):
+    if isinstance(error, theirs.ModelQuotaExceededError):
+        return RateLimitError("The provider's quota is used up", code=code, status_code=status, retryable=False)
+    if isinstance(error, theirs.ModelRateLimitError) or status == 429:
         return RateLimitError(
             "The provider asks to slow down", code=code, status_code=status, retry_after=error.retry_after
         )
-    if isinstance(error, theirs.ModelQuotaExceededError):
-        return RateLimitError("The provider's quota is used up", code=code, status_code=status, retryable=False)
     if isinstance(error, theirs.ModelConnectionError):
         return APIError("The provider could not be reached", code=code, status_code=status)
     retryable = status is None or status >= 500 or status in (408, 409, 429)

@@ -1,0 +1,91 @@
+"""What a node does beside its commands: recover after a failed store, let go of old events, evict, sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from gateway.ids import now_ms
+from gateway.stores.base import StoreUnavailable
+
+if TYPE_CHECKING:
+    from gateway.hub import Hub
+    from gateway.session import Session
+
+logger = logging.getLogger(__name__)
+
+EVERY_S = 0.5
+"""How often it looks; also how soon after the store is back its sessions are."""
+
+SWEEP_S = 60.0
+"""How often the store forgets what nobody can ask for any more."""
+
+
+class Housekeeper:
+    """One task of the hub's. ``lost`` are sessions whose commit failed: their head has to be read again."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.lost: set[Session] = set()
+        self._hub = hub
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start looking."""
+        self._task = asyncio.create_task(self._run(), name="housekeeper")
+
+    async def stop(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_sweep = loop.time()
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                await self.recover()
+                self.tidy(loop.time())
+                if loop.time() - last_sweep >= SWEEP_S:
+                    last_sweep = loop.time()
+                    now = now_ms()
+                    await self._hub.store.sweep(now, now - int(self._hub.settings.retain_s * 1000))
+            except StoreUnavailable as exc:
+                logger.warning("the store is still unavailable: %s", exc)
+            except Exception:
+                logger.exception("housekeeping failed")
+
+    async def recover(self) -> None:
+        """Read the head of lost sessions again, and seal them as lost. Raises ``StoreUnavailable``."""
+        sessions = self._hub.sessions
+        for session in list(self.lost):
+            if sessions.get(session.key) is not session:
+                self.lost.discard(session)  # deleted meanwhile; its id may belong to another by now
+                continue
+            found = await self._hub.store.load(*session.key)
+            self.lost.discard(session)
+            if found is None:
+                sessions.pop(session.key, None)  # it never came to be
+                for owner in list(session.owners):
+                    session.disown(owner)
+                continue
+            session.log.catch_up(found)
+            session.broken = False
+            session.seal_lost()
+
+    def tidy(self, now: float) -> None:
+        """Drop events past retention, compact what has come to rest, evict what nobody looks at."""
+        settings, sessions = self._hub.settings, self._hub.sessions
+        before = now_ms() - int(settings.retain_s * 1000)
+        for session in list(sessions.values()):
+            log = session.log
+            if session.broken or session.deleting:
+                continue
+            expired = log.expire(before, settings.retain_bytes)
+            if expired or (session.run is None and log.compacted_to < log.head):
+                log.compact()
+            elif session.idle and not log.records and log.quiet and now - session.touched > settings.evict_s:
+                del sessions[session.key]
+        self._hub.latches.expire(now)
