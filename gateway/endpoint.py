@@ -17,7 +17,7 @@ from gateway.outbox import Outbox
 from gateway.version import SERVER
 from gateway.wakeup import Wakeup
 from protocol import frames
-from protocol.commands import Abort, Command, Hello, Ping
+from protocol.commands import Abort, Command, Hello, Ping, Prompt, Resume
 from protocol.connection import Close, Connection, ConnectionLimits, Handle, Reply
 from protocol.errors import CloseCode, CommandError, closed_on_purpose
 
@@ -104,7 +104,7 @@ class Endpoint:
     def goaway(self, retry_after_s: float) -> None:
         """Tell every client to open another socket."""
         for link in self.links:
-            link.reply(frames.build("goaway", reason="drain", retry_after_s=retry_after_s))
+            link.go_away(retry_after_s)
 
     async def close_all(self, timeout: float) -> None:
         """Close every socket with 4100, after all that was for it has been sent."""
@@ -132,6 +132,7 @@ class Link:
         "_broken",
         "_closing",
         "_connection",
+        "_current",
         "_endpoint",
         "_out",
         "_pump_task",
@@ -161,7 +162,8 @@ class Link:
         self._out: Outbox = self.outbox
         now = asyncio.get_running_loop().time()
         self._connection = Connection(endpoint.limits, now)
-        self._waiting: list[Command] = []
+        self._waiting: list[tuple[Command, list[dict[str, Any]]]] = []  # an abort with the runs it has stopped already
+        self._current: Command | None = None
         self._worker: asyncio.Task[None] | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._sending_since: float | None = None
@@ -171,6 +173,11 @@ class Link:
     def reply(self, frame: frames.Frame) -> None:
         """Send a frame before any event; see :class:`~gateway.services.Caller`."""
         self._out.reply(frame)
+
+    def go_away(self, retry_after_s: float) -> None:
+        """Say that the server leaves; who is not welcomed yet hears it right after its ``welcome``."""
+        if self._connection.welcomed:
+            self.reply(frames.build("goaway", reason="drain", retry_after_s=retry_after_s))
 
     def close(self, code: CloseCode, reason: str, *, flush: bool = False) -> None:
         """End the connection once its replies (with ``flush`` its events too) have been sent."""
@@ -203,8 +210,7 @@ class Link:
                     # uvicorn reports a lost TCP connection as 1005 too, but only a close frame has a reason.
                     return CloseCode.ABNORMAL
                 return code
-            if self._broken:
-                continue
+            # Also where sending has failed already: what a client said before it left takes effect.
             text = message.get("text")
             data = text if text is not None else message.get("bytes") or b""
             for action in self._connection.receive(data, loop.time()):
@@ -223,9 +229,15 @@ class Link:
 
     def _take(self, command: Command) -> None:
         """Carry a command out: abort and ping overtake, the others wait their turn in the worker."""
+        stopped: list[dict[str, Any]] = []
         if self._connection.welcomed:
-            if isinstance(command, Abort) and self._endpoint.hub.abort_now(self, command):
-                return
+            if isinstance(command, Abort):
+                runs = self._endpoint.hub.abort_now(self, command)
+                full = len(self._waiting) >= MAX_WAITING_COMMANDS
+                if runs is not None and (full or not self._starting(found=bool(runs))):
+                    self.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
+                    return
+                stopped = runs or []
             if isinstance(command, Ping):
                 self.reply(frames.pong(command.id))
                 return
@@ -233,9 +245,18 @@ class Link:
             refusal = CommandError("rate_limited", "too many commands are waiting", retry_after_s=1.0)
             self.reply(frames.error(refusal, command.id))
             return
-        self._waiting.append(command)
+        self._waiting.append((command, stopped))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
+
+    def _starting(self, *, found: bool) -> bool:
+        """A prompt or resume that came first has not started its run: an abort stops what it starts, too.
+
+        ``found``: the abort has stopped a run, which then may be that of the command being carried out.
+        """
+        if not found and isinstance(self._current, Prompt | Resume):
+            return True
+        return any(isinstance(command, Prompt | Resume) for command, _ in self._waiting)
 
     # -- the worker
 
@@ -243,26 +264,37 @@ class Link:
         """Carry out the commands that have to wait, in order, until none is left."""
         try:
             while self._waiting:
-                command = self._waiting.pop(0)
+                command, stopped = self._waiting.pop(0)
+                self._current = command
                 await self._uncrowded()
                 try:
                     if isinstance(command, Hello):
                         await self._hello(command)
                     elif not self._connection.welcomed:  # its hello failed: nobody is there to act for
                         raise CommandError("unauthorized", "the hello was not accepted")
+                    elif isinstance(command, Abort):
+                        await self._endpoint.hub.abort(self, command, stopped)
                     else:
                         await self._endpoint.hub.handle(self, command)
                 except CommandError as exc:
                     self.reply(frames.error(exc, command.id, getattr(command, "session_id", None)))
                 except Exception:
                     self._internal_error(command)
+                    if not self._connection.welcomed:
+                        self._refuse(CloseCode.INTERNAL, "internal")  # nobody knows who this is
         finally:
+            self._current = None
             self._worker = None
 
     async def _uncrowded(self) -> None:
-        """Wait until the client has read enough for another reply."""
+        """Wait until so few replies wait that another one may be added."""
         while self._out.crowded and not self._broken:
             await self._room.wait()
+
+    def _refuse(self, code: CloseCode, reason: str) -> None:
+        """End a connection that has not been welcomed; nothing that it sent behind its hello is carried out."""
+        self._waiting.clear()
+        self.close(code, reason)
 
     def _internal_error(self, command: Command) -> None:
         reference = secrets.token_hex(4)
@@ -284,9 +316,7 @@ class Link:
         except CommandError as exc:
             self.reply(frames.error(exc, hello.id))
             if first:
-                code = CloseCode.FORBIDDEN if exc.code == "forbidden" else CloseCode.UNAUTHENTICATED
-                self._waiting.clear()
-                self.close(code, exc.code)
+                self._refuse(CloseCode.FORBIDDEN if exc.code == "forbidden" else CloseCode.UNAUTHENTICATED, exc.code)
             return
         now = asyncio.get_running_loop().time()
         expires = principal.expires_at
@@ -308,6 +338,8 @@ class Link:
                 auth_expires_at=expires,
             )
         )
+        if endpoint.hub.draining:
+            self.go_away(1.0)
         for target in hello.attach:
             await self._uncrowded()
             try:

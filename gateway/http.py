@@ -148,7 +148,11 @@ class Api:
 
     async def _command(self, request: Request, principal: str, kind: str, status: int) -> Response:
         body = await self._body(request) | {"type": kind, "session_id": _session_id(request)}
-        command = decode_command(orjson.dumps(body))
+        try:
+            data = orjson.dumps(body)
+        except orjson.JSONEncodeError:
+            raise BadCommand("bad_frame", "the body is nested too deeply") from None
+        command = decode_command(data)
         caller = _RestCaller(principal)
         await self._hub.handle(caller, command)
         return _json(caller.answer, status)
@@ -223,7 +227,7 @@ def _session_id(request: Request) -> str:
 def _limit(text: str | None) -> int:
     if text is None:
         return 50
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 200:
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= 200:
         raise CommandError("invalid", "limit: a whole number from 1 to 200")
     return int(text)
 

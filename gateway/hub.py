@@ -27,7 +27,7 @@ from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES
 from protocol.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from gateway.config import Settings
     from gateway.engine.port import Engine
@@ -178,6 +178,13 @@ class Hub:
         """Abort, seal, forget; tell every cursor ``detached``."""
         session = await self.get(principal, session_id)
         session.deleting = True
+        try:
+            await self._delete(session)
+        except CommandError:
+            session.deleting = False
+            raise
+
+    async def _delete(self, session: Session) -> None:
         session.abort("user", "the session was deleted")
         if session.run is not None:
             await session.run.done.wait()
@@ -193,11 +200,7 @@ class Hub:
 
         effect = Committed(gone)
         session.log.delete(effect)
-        try:
-            await effect.done
-        except CommandError:
-            session.deleting = False
-            raise
+        await effect.done
 
     async def _committed(self, session: Session) -> None:
         effect = Committed()
@@ -307,16 +310,19 @@ class Hub:
         # Nothing waits from here to the session's decision, so one creation only.
         if session is None:
             session = self.sessions.get((caller.principal, session_id)) or self._create(caller.principal, session_id)
-        latched = self.latches.take(caller.principal, command.id)
+        latched = self.latches.peek(caller.principal, command.id)
         effect = session.prompt(command, caller, body=body, removed_at=removed_at, latched=latched)
+        self.latches.drop(caller.principal, command.id)
         await effect.done
 
     async def _resume(self, caller: Caller, command: c.Resume, body: bytes) -> None:
         self._check_draining()
         session = await self.get(caller.principal, command.session_id)
         self._check_room(caller, command.session_id)
-        latched = self.latches.take(caller.principal, command.id)
-        await session.resume(command, caller, body=body, latched=latched).done
+        latched = self.latches.peek(caller.principal, command.id)
+        effect = session.resume(command, caller, body=body, latched=latched)
+        self.latches.drop(caller.principal, command.id)
+        await effect.done
 
     def _check_draining(self) -> None:
         if self.draining:
@@ -360,20 +366,20 @@ class Hub:
 
     # -- abort
 
-    def abort_now(self, caller: Caller, command: c.Abort) -> bool:
-        """Abort what is in memory, with no wait before the event is set. False: :meth:`abort` has to look further."""
+    def abort_now(self, caller: Caller, command: c.Abort) -> list[dict[str, Any]] | None:
+        """Abort what is in memory, with no wait before the event is set. None: :meth:`abort` has to look further."""
         principal = caller.principal
         runs: list[dict[str, Any]] = []
         if command.command_id is not None:
             live = self.services.commands.get((principal, command.command_id))
             if live is None:
-                return False
+                return None
             session, run_id = live
             runs = session.abort("user", command.reason, run_id=run_id)
         elif command.session_id is not None:
             found = self.sessions.get((principal, command.session_id))
             if found is None or found.deleting:
-                return False
+                return None
             runs = found.abort("user", command.reason, run_id=command.run_id)
         elif command.run_id is not None:
             for session in self._sessions_of(principal):
@@ -382,15 +388,21 @@ class Hub:
             for session in list(caller.owned):
                 if session.run is not None:
                     runs += session.abort("user", command.reason)
-        caller.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
-        return True
+        return runs
 
     def _sessions_of(self, principal: str) -> list[Session]:
         return [session for key, session in self.sessions.items() if key[0] == principal]
 
-    async def abort(self, caller: Caller, command: c.Abort) -> None:
-        """Abort, asking the store about what is not in memory: too late, idle, unknown, or not there yet."""
-        if self.abort_now(caller, command):
+    async def abort(self, caller: Caller, command: c.Abort, stopped: Sequence[dict[str, Any]] = ()) -> None:
+        """Abort, asking the store about what is not in memory: too late, idle, unknown, or not there yet.
+
+        ``stopped`` is what the same command has stopped before it waited.
+        """
+        runs = self.abort_now(caller, command)
+        if runs is not None:
+            known = {run["run_id"] for run in stopped}
+            runs = [*stopped, *(run for run in runs if run["run_id"] not in known)]
+            caller.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
             return
         principal = caller.principal
         if command.command_id is not None:
@@ -401,7 +413,7 @@ class Hub:
             except StoreUnavailable:
                 row = None
             if row is not None:
-                self.latches.take(principal, command.command_id)
+                self.latches.drop(principal, command.command_id)
                 ids = orjson.loads(row.ack)
                 entry = {"session_id": ids["session_id"], "run_id": ids["run_id"], "state": "too_late"}
             else:

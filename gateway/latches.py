@@ -23,12 +23,20 @@ class Latches:
             del self._held[next(iter(self._held))]
         self._held[principal, command_id] = (asyncio.get_running_loop().time() + LATCH_S, detail or "")
 
-    def take(self, principal: str, command_id: str | None) -> str | None:
-        """The command is here: give the detail of the abort that came first, None if none did."""
+    def peek(self, principal: str, command_id: str | None) -> str | None:
+        """The command is here: give the detail of the abort that came first, None if none did.
+
+        It stays until the command has been accepted: one that is refused may come again.
+        """
         if command_id is None:
             return None
-        expires, detail = self._held.pop((principal, command_id), (0.0, ""))
+        expires, detail = self._held.get((principal, command_id), (0.0, ""))
         return detail if asyncio.get_running_loop().time() < expires else None
+
+    def drop(self, principal: str, command_id: str | None) -> None:
+        """The command has been accepted, or had been before."""
+        if command_id is not None:
+            self._held.pop((principal, command_id), None)
 
     def expire(self, now: float) -> None:
         """Forget those whose command never came."""

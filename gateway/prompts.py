@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from gateway.archive import fit
 from gateway.ids import new_id, now_ms
-from protocol.codec import clean_text, jsonable
+from protocol.codec import MAX_MESSAGE_BYTES, clean_text, encode, jsonable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from protocol.messages import UserMessage
 
 TITLE_CHARS = 80
+MAX_USER_BYTES = MAX_MESSAGE_BYTES - 4096
+"""What a user message may take, encoded: the event around it stays within 1 MiB."""
 
 _OWN_ID = re.compile(r"msg_[0-9a-f]{23}\Z")
 """What our own message ids look like: a client that gives one repeats one it was given."""
@@ -38,6 +41,8 @@ def user_messages(command: Prompt, is_taken: Callable[[str], bool]) -> list[User
         metadata = metadata if metadata is not None else command.metadata
         if metadata is not None:
             message["metadata"] = jsonable(metadata)
+        if len(encode(message)) > MAX_USER_BYTES:
+            message = cast("UserMessage", fit(cast("dict[str, Any]", message), MAX_USER_BYTES))
         messages.append(message)
     return messages
 

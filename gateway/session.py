@@ -518,9 +518,10 @@ class Session:
             self._forget(spec)
         self.queue.clear()
         self._interrupts = 0
-        refusal = frames.error(store_unavailable(), None, self.session_id)
-        for owner in {cursor.sink for cursor in self.log.cursors}:
-            owner.reply(refusal)
+        if run is not None:  # and not again each time that sealing it fails
+            refusal = frames.error(store_unavailable(), None, self.session_id)
+            for owner in {cursor.sink for cursor in self.log.cursors}:
+                owner.reply(refusal)
         self._services.lost(self)
 
 

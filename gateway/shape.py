@@ -300,7 +300,7 @@ class Shaper:
         self._complete_call(call, event.get("input", {}), out)
 
     def _only_streaming(self) -> Event | None:
-        """Give the one call whose arguments are being streamed: a ``tool-call`` without an id completes it."""
+        """Give the call whose arguments are being streamed, if only one: a ``tool-call`` without id completes it."""
         return self._tools[next(iter(self._inputs))] if len(self._inputs) == 1 else None
 
     def _complete_call(self, call: Event, value: Any, out: list[Event]) -> None:

@@ -6,6 +6,7 @@ deltas of its part: two neighbours with the same ``head`` merge by joining their
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,7 @@ BATCH_BYTES = 64 * 1024
 """A batch is never larger; a larger single frame goes alone."""
 
 _LITERALS = re.compile(r"NaN|Infinity")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _command: TypeAdapter[Command] = TypeAdapter(DiscriminatedCommand)
 
 
@@ -41,6 +43,16 @@ def decode_command(data: str | bytes) -> Command:
     Raises :exc:`BadCommand` with code ``bad_frame``, ``unknown_type`` or ``invalid`` (naming the field).
     """
     try:
+        return _decode(data)
+    except BadCommand as exc:
+        mended = _mended(data) if exc.code == "bad_frame" else None
+        if mended is None:
+            raise
+    return _decode(mended)
+
+
+def _decode(data: str | bytes) -> Command:
+    try:
         if _LITERALS.search(data if isinstance(data, str) else data.decode("utf-8", "replace")):
             orjson.loads(data)  # pydantic takes NaN and Infinity, JSON has no such words
     except orjson.JSONDecodeError as exc:
@@ -49,6 +61,21 @@ def decode_command(data: str | bytes) -> Command:
         return _command.validate_json(data)
     except ValidationError as exc:
         raise _explain(exc, data) from None
+
+
+def _mended(data: str | bytes) -> bytes | None:
+    """Replace lone surrogates: they are JSON (a browser sends half an emoji so) and no text. None: not the trouble."""
+    text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    if not _SURROGATE.search(text):
+        return None
+    try:
+        return orjson.dumps(jsonable(json.loads(text, parse_constant=_no_constant)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _explain(exc: ValidationError, data: str | bytes) -> BadCommand:

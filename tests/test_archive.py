@@ -176,7 +176,7 @@ def test_text_is_cut_by_what_it_takes_as_json(text: str, limit: int) -> None:
     cut = cut_text(text, limit)
     assert len(encode(cut)) - 2 <= limit
     assert text.startswith(cut)
-    if cut != text:
+    if cut != text and limit >= 64:  # of a few characters, one escape is half
         following = text[: len(cut) + 1]
         assert len(encode(following)) - 2 > limit // 2, "not more than needed, by and large"
 

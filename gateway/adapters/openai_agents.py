@@ -26,7 +26,7 @@ from gateway.engine.messages import AssistantMessage, ToolMessage, UserMessage
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from agents import Agent, RunContextWrapper, Tool
+    from agents import Agent, RunContextWrapper, RunResultStreaming, Tool
 
     from gateway.adapters.relay import Emit
     from gateway.engine.messages import ModelMessage
@@ -69,20 +69,27 @@ class Engine:
             hooks=said,
             **self._options,
         )
+        reading = asyncio.create_task(_read(result, said))
         try:
-            async with aclosing(cast("AsyncGenerator[Any, None]", result.stream_events())) as events:
-                async for event in events:
-                    if event.type == "raw_response_event":
-                        await said.take(event.data)
-                    elif event.type == "run_item_stream_event":
-                        await said.item(event.item)
-        finally:
-            # Cancelled, it tells its own task to stop and does not wait for the tools' clean-up.
+            await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            # Its reader, cancelled, would cancel the run again and again, in the middle of the model's clean-up, and
+            # not wait for it. Told to cancel, it does so once, and the stream ends when the run has. (A tool it
+            # cancels and leaves to itself; nothing public leads to that task.)
             result.cancel()
-            if result.run_loop_task is not None:
-                await asyncio.wait({result.run_loop_task})
+            await asyncio.gather(reading, return_exceptions=True)
+            raise
         await said.close()
         check_finish(said.finish)
+
+
+async def _read(result: RunResultStreaming, said: _Said) -> None:
+    async with aclosing(cast("AsyncGenerator[Any, None]", result.stream_events())) as events:
+        async for event in events:
+            if event.type == "raw_response_event":
+                await said.take(event.data)
+            elif event.type == "run_item_stream_event":
+                await said.item(event.item)
 
 
 class _Said(RunHooks[Any]):

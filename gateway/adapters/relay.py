@@ -72,6 +72,7 @@ async def relay(
         if not abort.is_set():
             _raise_failure(task, translate)
     finally:
+        outbox.close()  # nobody reads any more: nobody waits for room
         watcher.cancel()
         task.cancel()
         _LEFT_BEHIND.add(task)

@@ -12,6 +12,7 @@ APART = {"zett": "zett_agent"}
 """Engines whose framework agrees with nobody's versions: tested in an environment of their own by `tests/run`."""
 
 _matrix: dict[str, dict[str, str]] = {}
+_reserves: list[str] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,10 +30,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    place = dict(report.user_properties).get("contract")
+    said = dict(report.user_properties)
+    place, reserve = said.get("contract"), said.get("reserve")
     if isinstance(place, str) and (report.when == "call" or report.failed):
         name, case = place.split("/")
-        _matrix.setdefault(case, {})[name] = "ok" if report.passed else "FAILED"
+        _matrix.setdefault(case, {})[name] = ("ok*" if reserve else "ok") if report.passed else "FAILED"
+        if reserve:
+            _reserves.append(f"* {name}, {case}: {reserve}")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -45,6 +49,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for case, row in _matrix.items():
         cells = "  ".join(row.get(name, "-").ljust(len(name)) for name in names)
         terminalreporter.write_line(f"{case.ljust(wide)}  {cells}".rstrip())
+    for line in _reserves:
+        terminalreporter.write_line(line)
 
 
 def _engine(item: pytest.Item) -> str | None:

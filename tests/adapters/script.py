@@ -79,6 +79,8 @@ class Held:
         try:
             await asyncio.Event().wait()
         finally:
+            for _ in range(20):  # cleaning up takes some turns of the loop: whoever does not wait for it is seen
+                await asyncio.sleep(0)
             self.left.set()
 
 

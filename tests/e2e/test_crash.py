@@ -193,11 +193,12 @@ async def test_on_lost_resume_is_tried_at_most_twice(launch: Launch) -> None:
         check_log(c.events(session))
 
 
-async def test_an_abort_that_was_acked_does_not_come_back_as_a_run(launch: Launch) -> None:
+@pytest.mark.parametrize("on_lost", ["seal", "resume"])
+async def test_an_abort_that_was_acked_does_not_come_back_as_a_run(launch: Launch, on_lost: str) -> None:
     server = launch(abort_grace=30)
     session = fresh()
     async with server.client() as c:
-        await c.prompt(session, spec("stubborn"))
+        await c.prompt(session, spec("stubborn"), on_lost=on_lost)
         await c.until("text-delta", session_id=session)
         await c.ok("abort", session_id=session)
         await c.until("abort-requested", session_id=session)
@@ -206,6 +207,7 @@ async def test_an_abort_that_was_acked_does_not_come_back_as_a_run(launch: Launc
     await server.restart()
     log = await server.log(session)
     check_log(log)
+    assert types(log).count("run-start") == 1
     assert log[-1]["type"] == "run-finish"
     assert log[-1]["status"] in ("aborted", "lost")
     if log[-1]["status"] == "aborted":

@@ -5,11 +5,14 @@ The failure is real and can be undone: the kernel refuses the server's writes pa
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 from typing import TYPE_CHECKING
 
-from tests.e2e.support import agree, check_log, fresh, of_run, spec, text_of, types
+import pytest
+
+from tests.e2e.support import PATIENCE, agree, check_log, fresh, of_run, spec, text_of, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,3 +63,42 @@ async def test_a_failing_store_aborts_the_run_and_is_told_and_a_returning_one_se
         assert types(of_run(log, ack["run_id"])).count("run-finish") == 1
         assert (await c.run(session, "again"))["status"] == "completed"
         assert (await c.run(other, "again"))["status"] == "completed"
+
+
+@pytest.mark.parametrize("sync", ["normal", "full"])
+async def test_a_deletion_that_the_store_refused_can_be_tried_again(launch: Launch, sync: str) -> None:
+    server = launch(start=False)
+    server.args = ["--store", f"sqlite:///{server.folder / 'g.db'}?sync={sync}"]
+    server.start()
+    session, other = fresh(), fresh()
+    async with server.client() as c:
+        for _ in range(3):
+            await c.run(other, spec("words", words=200, pad=200))
+        await c.holding(session)
+        with failing_store(server):
+            refused = await server.http("DELETE", f"/api/sessions/{session}")
+            assert (refused.status, refused.code) == (503, "store_unavailable")
+        await c.until("run-finish", session_id=session, status="lost")
+        async with asyncio.timeout(PATIENCE):
+            while (answer := await server.http("DELETE", f"/api/sessions/{session}")).status == 503:
+                continue
+        assert answer.status == 204
+        await c.until("detached", session_id=session)
+
+
+async def test_a_store_that_stays_away_is_told_once(launch: Launch) -> None:
+    server = launch()
+    session, other = fresh(), fresh()
+    async with server.client() as c:
+        for _ in range(3):
+            await c.run(other, spec("words", words=200, pad=200))
+        await c.prompt(session, spec("words", words=100_000, pad=100, delay=0.002))
+        await c.until("text-delta", session_id=session)
+        with failing_store(server):
+            await c.until("error", session_id=session, timeout=30)
+            tries = server.stderr().count("the store is unavailable")
+            async with asyncio.timeout(PATIENCE):
+                while server.stderr().count("the store is unavailable") < tries + 3:
+                    await c.barrier()
+        await c.until("run-finish", session_id=session, status="lost", timeout=30)
+        assert [f["code"] for f in c.frames if f["type"] == "error"] == ["store_unavailable"]
