@@ -1,6 +1,6 @@
 /** The conversation. */
-import type { Session, SessionState } from "@agent-gateway/sdk";
-import { useCallback, useEffect, useRef, useState } from "react";
+import type { Message, Session, SessionState } from "@agent-gateway/sdk";
+import { memo, useCallback, useEffect, useRef, useState } from "react";
 import { Down, Mark, Play } from "./icons.js";
 import { useWords } from "./language.js";
 import { Dots, MessageView } from "./MessageView.js";
@@ -14,6 +14,11 @@ interface Props {
   onExample: (text: string) => void;
   onResume: () => void;
 }
+
+/** Apart, so that a key pressed in the composer does not go through thousands of them. */
+const Messages = memo(function Messages({ messages, session }: { messages: readonly Message[]; session: Session }) {
+  return messages.map((message) => <MessageView key={message.id} message={message} session={session} />);
+});
 
 export function Transcript({ session, state, said, onExample, onResume }: Props) {
   const { messages, queue, hasMore, ready, submitted, status, resumable } = state;
@@ -37,7 +42,7 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
   // Reading upwards, they are there before the end is.
   useEffect(() => {
     if (!top.current || loading || typeof IntersectionObserver !== "function") return undefined;
-    const observer = new IntersectionObserver(([seen]) => seen?.isIntersecting && earlier(), {
+    const observer = new IntersectionObserver((seen) => seen.at(-1)?.isIntersecting && earlier(), {
       root: scroller.current,
       rootMargin: "600px 0px 0px",
     });
@@ -67,9 +72,7 @@ export function Transcript({ session, state, said, onExample, onResume }: Props)
               {loading ? words.loading : words.earlier}
             </button>
           )}
-          {messages.map((message) => (
-            <MessageView key={message.id} message={message} session={session} />
-          ))}
+          <Messages messages={messages} session={session} />
           {queue.map(({ run_id, message }) => (
             <MessageView key={run_id} message={message} session={session} queued />
           ))}
