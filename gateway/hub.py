@@ -60,6 +60,7 @@ class Hub:
         )
         self.watchers: dict[str, set[Caller]] = {}
         self._loading: dict[tuple[str, str], asyncio.Task[Session | None]] = {}
+        self._deletions: dict[tuple[str, str], asyncio.Future[None]] = {}
         self._in_flight: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     @property
@@ -178,11 +179,15 @@ class Hub:
         """Abort, seal, forget; tell every cursor ``detached``."""
         session = await self.get(principal, session_id)
         session.deleting = True
+        deleted = self._deletions[session.key] = asyncio.get_running_loop().create_future()
         try:
             await self._delete(session)
         except CommandError:
             session.deleting = False
             raise
+        finally:
+            del self._deletions[session.key]
+            deleted.set_result(None)
 
     async def _delete(self, session: Session) -> None:
         session.abort("user", "the session was deleted")
@@ -301,6 +306,9 @@ class Hub:
         self._check_draining()
         session_id = command.session_id or new_id("ses")
         session = await self.find(caller.principal, session_id) if command.session_id else None
+        while session is not None and session.deleting:  # then the id is free for a new session
+            await asyncio.wait([self._deletions[session.key]])
+            session = await self.find(caller.principal, session_id)
         self._check_room(caller, session_id)
         removed_at = None
         if command.replaces is not None:

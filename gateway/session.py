@@ -64,6 +64,7 @@ class Session:
         self._services = services
         self._interrupts = 0  # how many of the queue's first entries are interrupts
         self._last_spec: RunSpec | None = None
+        self._prior_spec: RunSpec | None = None  # the one before: the last one's start may fail to be stored
         self._recent: deque[str] = deque(maxlen=64)  # run ids that have ended: too late to abort
         log.describe = self.row
         log.changed = lambda: services.changed(self)
@@ -274,7 +275,7 @@ class Session:
         message_id = new_id("msg")
         run = Run(self, self._services.engine, spec, message_id, self._services.abort_grace_s)
         self.run = run
-        self._last_spec = spec
+        self._prior_spec, self._last_spec = self._last_spec, spec
         self._ended_open = None
         append = self._append
         if replaces is not None and removed_at is not None:
@@ -434,6 +435,9 @@ class Session:
         if self._services.draining:
             self.owners.discard(caller)
             return
+        if self.run is None and not self.queue:
+            self.owners.discard(caller)  # there is nothing that a grace could save
+            return
         if grace_s is None:
             own = self.run.spec.grace_s if self.run is not None else None
             grace_s = own if own is not None else self._services.disconnect_grace_s
@@ -489,8 +493,9 @@ class Session:
         self.message_count = self.log.archive.count
         self._ended_open = True if run_id is not None else None
         self.log.redescribe()
-        last = self._last_spec
-        if run_id is None or last is None or last.run_id != run_id or last.on_lost != "resume" or stopped:
+        specs = (self._last_spec, self._prior_spec)
+        last = next((spec for spec in specs if spec is not None and spec.run_id == run_id), None)
+        if run_id is None or last is None or last.on_lost != "resume" or stopped:
             return
         if last.resumes < MAX_RESUMES:
             spec = RunSpec(

@@ -125,6 +125,7 @@ class CustomPart(TypedDict):
     type: Literal["custom"]
     name: str
     data: Any
+    truncated: NotRequired[bool]
 
 
 Part: TypeAlias = TextPart | ToolPart | FilePart | CustomPart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -225,3 +226,18 @@ async def test_a_socket_sees_what_rest_started(server: Server, gate: Path) -> No
         answer = await server.http("POST", f"/api/sessions/{session}/prompt", {"text": "from REST"})
         assert (await c.until("run-finish", run_id=answer.body["run_id"]))["status"] == "completed"
         await agree(server, c, session)
+
+
+async def test_a_prompt_to_a_session_that_is_being_deleted_makes_a_new_one(launch: Launch) -> None:
+    """The deletion waits for an engine that takes its whole grace to stop; the id is free after it."""
+    server = launch(abort_grace=1)
+    session = fresh()
+    async with server.client() as c:
+        await c.prompt(session, spec("stubborn"))
+        await c.until("text-delta", session_id=session)
+        deleting = asyncio.create_task(server.http("DELETE", f"/api/sessions/{session}"))
+        await c.until("abort-requested", session_id=session)
+        ack = await c.prompt(session, "again")
+        assert (await deleting).status == 204
+        assert (await c.until("run-finish", run_id=ack["run_id"]))["status"] == "completed"
+        assert len((await server.snapshot(session))["messages"]) == 2

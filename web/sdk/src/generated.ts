@@ -23,6 +23,7 @@ export interface AssistantMessage {
 export interface CustomPart {
   data: unknown;
   name: string;
+  truncated?: boolean;
   type: "custom";
 }
 
