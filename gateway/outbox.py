@@ -213,6 +213,8 @@ class Outbox:
                 self._take_front(parts, room)
                 return
             encoded, size = taken
+            if not encoded and cursor.seq == cursor.log.head:
+                continue  # it was told of something that it had sent already
             if not encoded:
                 # Its next frame needs a message of its own: the next one, or busy sessions would starve it.
                 self._ready = {cursor: None, **self._ready}

@@ -417,3 +417,16 @@ def test_a_session_with_large_events_is_not_starved_by_busy_ones(batch: bool, si
         if any(frame["session_id"] == "large" for frame in frames_in(message)):
             break
     assert out.cursors["large"].seq == large.head, "it got its turn among thirty messages"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_session_that_is_told_of_nothing_new_holds_nobody_up(batch: bool) -> None:
+    """As after a failed store: every cursor is told to look, and some have seen all there is."""
+    box = outbox(batch=batch)
+    quiet, busy = streaming("quiet", 1, 10), streaming("busy", 3, 10)
+    for log in (quiet, busy):
+        box.attach(log, "owner", epoch=log.epoch, seq=log.head)
+    messages_of(box)
+    box.ready(box.cursors["quiet"])
+    say(busy, text_start(part_id="last"), delta("more", part_id="last"))
+    assert kinds(frames_of(box)) == ["text-start", "text-delta"]
