@@ -180,7 +180,8 @@ class Run:
         except BaseException as exc:
             # Also what is no Exception, a tool's sys.exit() for one: nobody else would ever end the run.
             if self.reason is None:
-                logger.warning("run %s failed", self.run_id, exc_info=exc)
+                # In one line: the builder below logs an unknown error whole.
+                logger.warning("run %s failed: %s", self.run_id, type(exc).__name__)
             else:
                 logger.info("run %s: %r while it was being aborted", self.run_id, exc)
             failure = MessageErrorBuilder.build(exc).to_dict()

@@ -48,7 +48,11 @@ class WebBuildHook(BuildHookInterface[Any]):
         if self._wanted():
             if not self._installed():
                 self._npm("ci", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error")
-            self._npm("run", "build", "--workspace", "app", "--loglevel=error")  # of the SDK it takes the source
+            try:
+                self._npm("run", "build", "--workspace", "app", "--loglevel=error")  # of the SDK it takes the source
+            except subprocess.CalledProcessError:
+                shutil.rmtree(self._static, ignore_errors=True)  # or the next install would take half a page for one
+                raise
             if not (self._static / "index.html").is_file():
                 raise RuntimeError("the web build ended without gateway/static/index.html")
         if not self._static.is_dir():

@@ -30,7 +30,7 @@ def connect(
     try:
         from pydantic_ai.exceptions import UserError
     except ImportError:
-        raise ImportError("providers need the extra: pip install 'agent-gateway[models]'") from None
+        raise ImportError("providers need the gateway's extra `models`") from None
     responses = OpenResponses()
     try:
         match provider:
