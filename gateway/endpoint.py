@@ -234,7 +234,7 @@ class Link:
             if isinstance(command, Abort):
                 runs = self._endpoint.hub.abort_now(self, command)
                 full = len(self._waiting) >= MAX_WAITING_COMMANDS
-                if runs is not None and (full or not self._starting(found=bool(runs))):
+                if runs is not None and (full or not self._starting(command, found=bool(runs))):
                     self.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
                     return
                 stopped = runs or []
@@ -249,14 +249,14 @@ class Link:
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
-    def _starting(self, *, found: bool) -> bool:
-        """A prompt or resume that came first has not started its run: an abort stops what it starts, too.
+    def _starting(self, abort: Abort, *, found: bool) -> bool:
+        """A prompt or resume that came first has not started its run: an abort that means it stops that, too.
 
         ``found``: the abort has stopped a run, which then may be that of the command being carried out.
         """
-        if not found and isinstance(self._current, Prompt | Resume):
-            return True
-        return any(isinstance(command, Prompt | Resume) for command, _ in self._waiting)
+        return (not found and _means(abort, self._current)) or any(
+            _means(abort, command) for command, _ in self._waiting
+        )
 
     # -- the worker
 
@@ -416,6 +416,15 @@ class Link:
             if code == CloseCode.AUTH_EXPIRED:
                 grace_s = self._endpoint.settings.auth_grace
         self._endpoint.hub.disconnected(self, on_purpose=closed_on_purpose(code), grace_s=grace_s)
+
+
+def _means(abort: Abort, command: Command | None) -> bool:
+    """Say whether an abort is for the run that a command is about to start."""
+    if not isinstance(command, Prompt | Resume) or abort.run_id is not None:
+        return False
+    if abort.command_id is not None:
+        return abort.command_id == command.id
+    return abort.session_id is None or abort.session_id == command.session_id
 
 
 async def _outlive(task: asyncio.Task[None]) -> None:
