@@ -83,7 +83,8 @@ class Housekeeper:
             log = session.log
             if session.broken or session.deleting:
                 continue
-            expired = log.expire(before, settings.retain_bytes)
+            expired = log.expire(before, settings.retain_bytes) or log.cut
+            log.cut = False
             if expired or (session.run is None and log.compacted_to < log.head):
                 log.compact()
             elif session.idle and not log.records and log.quiet and now - session.touched > settings.evict_s:

@@ -142,15 +142,20 @@ class Hub:
         created = self.sessions.get(key)
         if created is not None:  # while we read, a prompt made the session: one log has one writer
             return created
-        log = Log(self.writer, found.row.sid, key[1], found.row.epoch)
+        log = self._log(found.row.sid, key[1], found.row.epoch)
         log.restore(found, tail)
         session = Session(self.services, key[0], log)
         session.restored(found.row)
         self.sessions[key] = session
         return session
 
+    def _log(self, sid: int, session_id: str, epoch: str) -> Log:
+        log = Log(self.writer, sid, session_id, epoch)
+        log.retain_bytes = self.settings.retain_bytes
+        return log
+
     def _create(self, principal: str, session_id: str) -> Session:
-        log = Log(self.writer, new_row_id(), session_id, new_id("ep"))
+        log = self._log(new_row_id(), session_id, new_id("ep"))
         session = self.sessions[principal, session_id] = Session(self.services, principal, log)
         return session
 

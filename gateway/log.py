@@ -109,6 +109,10 @@ class Log:
         self.floor = 0
         self.compacted_to = 0
         """The seq of the last checkpoint in the store."""
+        self.retain_bytes = 2**62
+        """What the ring may hold; past it by an eighth it is cut at once, the rest is the housekeeper's."""
+        self.cut = False
+        """It has been cut, and the store still has what went."""
         self.records: list[codec.Record] = []
         self.cursors: set[Cursor] = set()
         self.describe: Callable[[], SessionRow] = _no_row
@@ -300,6 +304,8 @@ class Log:
         self.head = self.records[-1].seq
         self._marks.append((self.head, committed_at, size))
         self._held += size
+        if self._held > self.retain_bytes + self.retain_bytes // 8:
+            self.cut |= self.expire(0, self.retain_bytes)
 
     def drop_pending(self) -> None:
         """Forget what was appended and not committed: its commit failed."""

@@ -517,3 +517,14 @@ def test_the_fold_of_a_log_is_the_fold_of_its_events() -> None:
     for event in everything(log):
         assert fold.apply(event) == "applied"
     assert fold.state() == log.archive.fold.state()
+
+
+def test_the_ring_is_cut_before_the_housekeeper_comes_where_events_flood_it() -> None:
+    log = make_log("s")
+    log.retain_bytes = 10_000
+    say(log, *start())
+    for n in range(100):
+        say(log, text_start(part_id=f"p{n}"), delta("x" * 500, part_id=f"p{n}"))
+        assert sum(len(record.data) for record in log.records) <= 10_000 * 9 // 8 + 1000
+    assert log.cut
+    assert log.floor + len(log.records) == log.head

@@ -22,9 +22,13 @@ TESTED = {
     "abort_after": ROOT / "tests/engine/test_examples.py",
     "cancellation": ROOT / "tests/engine/test_examples.py",
     "fastapi_app": HERE / "test_mounted.py",
+    "langgraph_graph": ROOT / "tests/adapters/test_examples.py",
+    "openai_agent": ROOT / "tests/adapters/test_examples.py",
+    "pydantic_ai_agent": ROOT / "tests/adapters/test_examples.py",
     "talk": HERE / "test_examples.py",
     "ten_lines": HERE / "test_examples.py",
     "weather": HERE / "test_examples.py",
+    "zett_agent_client": ROOT / "tests/adapters/test_examples.py",
 }
 """Where each program is run."""
 
