@@ -252,11 +252,13 @@ class Link:
     def _starting(self, abort: Abort, *, found: bool) -> bool:
         """A prompt or resume that came first has not started its run: an abort that means it stops that, too.
 
-        ``found``: the abort has stopped a run, which then may be that of the command being carried out.
+        ``found``: the abort has stopped a run; if it named the session, that may be the run of the command being
+        carried out.
         """
-        return (not found and _means(abort, self._current)) or any(
-            _means(abort, command) for command, _ in self._waiting
-        )
+        may_be_it = found and abort.session_id is not None
+        if not may_be_it and _means(abort, self._current):
+            return True
+        return any(_means(abort, command) for command, _ in self._waiting)
 
     # -- the worker
 
