@@ -25,6 +25,15 @@ _ADAPTERS = {
 }
 """(top-level package, class) → our module for it. Subclasses count."""
 
+EXTRAS = {
+    "pydantic_ai": "pydantic-ai",
+    "langgraph": "langgraph",
+    "langchain_core": "langgraph",
+    "agents": "openai-agents",
+    "zett_agent": "zett",
+}
+"""Top-level package → the extra that brings it."""
+
 
 def adapt(candidate: object) -> Engine | None:
     """Wrap an agent of a framework that we know; None for anything else.

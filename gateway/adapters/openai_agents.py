@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from agents import (
@@ -25,6 +26,7 @@ from gateway.engine.messages import AssistantMessage, ToolMessage, UserMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from contextvars import Context
 
     from agents import Agent, RunContextWrapper, RunResultStreaming, Tool
 
@@ -62,6 +64,7 @@ class Engine:
 
     async def _run(self, turns: list[ModelMessage], emit: Emit) -> None:
         said = _Said(emit)
+        mine = _run.set(said)  # its tools' tasks inherit it
         result = Runner.run_streamed(
             self._agent,
             [item for turn in turns for item in _items(turn)],
@@ -69,15 +72,16 @@ class Engine:
             hooks=said,
             **self._options,
         )
+        _run.reset(mine)
         reading = asyncio.create_task(_read(result, said))
         try:
             await asyncio.shield(reading)
         except asyncio.CancelledError:
             # Its reader, cancelled, would cancel the run again and again, in the middle of the model's clean-up, and
-            # not wait for it. Told to cancel, it does so once, and the stream ends when the run has. (A tool it
-            # cancels and leaves to itself; nothing public leads to that task.)
+            # not wait for it. Told to cancel, it does so once, and the stream ends when the run has.
             result.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+            await _cleaned_up(said)
             raise
         await said.close()
         check_finish(said.finish)
@@ -90,6 +94,21 @@ async def _read(result: RunResultStreaming, said: _Said) -> None:
                 await said.take(event.data)
             elif event.type == "run_item_stream_event":
                 await said.item(event.item)
+
+
+_run: ContextVar[_Said] = ContextVar("gateway_openai_agents_run")
+
+
+async def _cleaned_up(run: _Said) -> None:
+    """Wait for the tools that the SDK has cancelled and left to themselves, not for what a tool started on purpose.
+
+    Nothing public leads to their tasks but the context that they inherited, which a task shows since Python 3.12.
+    """
+    context_of: Callable[[asyncio.Task[Any]], Context] | None = getattr(asyncio.Task, "get_context", None)
+    while context_of is not None and (
+        left := [task for task in asyncio.all_tasks() if task.cancelling() and context_of(task).get(_run) is run]
+    ):
+        await asyncio.wait(left)
 
 
 class _Said(RunHooks[Any]):

@@ -172,6 +172,8 @@ class _Chat:
                     view.live = False
         finally:
             self._view = None
+            if not self._console.is_terminal:
+                self._console.print()  # what is drawn into a pipe ends without a line's end
         if status == "aborted":
             self.say("stopped")
         elif status == "lost":
@@ -222,15 +224,17 @@ class _Chat:
 
     async def _approve(self, request: dict[str, Any]) -> None:
         question = f"allow {request['tool']}({short(request['input'])})? y/n"
-        self._note(question)
-        while (line := await self._read()) is not None:
-            if line.strip().lower() in ("y", "yes", "n", "no"):
-                decision = "allow" if line.strip().lower().startswith("y") else "deny"
-                self._note("")
-                with suppress(CommandError):  # somebody else was faster
-                    await self._session.respond(request["request_id"], decision)
-                return
+        line: str | None = ""
+        while line is not None and line.strip().lower() not in ("y", "yes", "n", "no"):
             self._note(question)
+            if not self._console.is_terminal:
+                self.say(question)  # where no note is drawn
+            line = await self._read()
+        self._note("")
+        allowed = line is not None and line.strip().lower().startswith("y")
+        reason = "nobody was there to ask" if line is None else None
+        with suppress(CommandError):  # somebody else was faster
+            await self._session.respond(request["request_id"], "allow" if allowed else "deny", reason)
 
     async def _abort(self) -> None:
         try:

@@ -255,10 +255,10 @@ class ToolCalls:
     async def _ask(self, slot: _Slot, tool: Tool) -> Answer:
         call_id, limit_s = slot.call.call_id, tool.approval_timeout_s
         slot.request_id = new_id("req")
-        self._draft.approval_request(
-            call_id, slot.request_id, None if limit_s is None else now_ms() + round(limit_s * 1000)
-        )
-        await asyncio.wait({slot.answer}, timeout=limit_s)
+        expires_at = None if limit_s is None else now_ms() + round(limit_s * 1000)
+        self._draft.approval_request(call_id, slot.request_id, expires_at)
+        # A loop's timer is precise to a millisecond or two, and nobody is told before the time that was said.
+        await asyncio.wait({slot.answer}, timeout=None if limit_s is None else limit_s + 0.002)
         if not slot.answer.done():
             self._draft.approval_resolved(call_id, "expired")
             # An answer may be taken while this is on its way to the reader. Whoever gave it was told that it counts.

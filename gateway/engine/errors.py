@@ -21,6 +21,8 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from gateway.redact import mask_known
+
 if TYPE_CHECKING:
     from protocol.messages import ErrorReason, MessageError
 
@@ -178,7 +180,7 @@ class MessageErrorBuilder:
         if isinstance(error, EngineError):
             return AssistantMessageError(
                 reason=error.reason,
-                message=error.message or None,
+                message=mask_known(error.message) or None,  # a provider may repeat the key that it refuses
                 code=error.code,
                 status_code=error.status_code,
                 retryable=error.retryable,

@@ -124,6 +124,10 @@ def as_engine(candidate: object) -> Engine:
     if inspect.iscoroutine(candidate):
         candidate.close()
         raise TypeError("a coroutine is no engine: await it first, and give what it returns")
+    if inspect.isfunction(candidate):
+        raise TypeError(
+            f"{candidate.__qualname__} is no engine: it has to be an async generator (`async def`, `yield`)"
+        )
     raise TypeError(
         f"{type(candidate).__qualname__} is no engine: give an object with a `stream` method or an async generator"
         " function, with the keyword parameters abort, mode, session_id, messages"

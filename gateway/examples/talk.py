@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from gateway.client import connect
+from gateway.client import GatewayError, connect
 
 
 async def main(url: str) -> None:
@@ -26,4 +26,7 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "ws://127.0.0.1:8000/ws"))
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "ws://127.0.0.1:8000/ws"))
+    except GatewayError as error:
+        sys.exit(str(error))

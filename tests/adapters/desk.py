@@ -6,13 +6,12 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from gateway.config import Settings
+from gateway.cursor import Cursor
 from gateway.hub import Hub
-from gateway.log import Cursor
 from gateway.stores.sql import SqliteStore
 from protocol import commands as c
+from protocol.codec import decode_message, message
 from protocol.transcript import Transcript
 from tests.adapters.script import PATIENCE_S
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.engine.port import Engine
     from gateway.outbox import Outbox
+    from gateway.parking import Parked
     from gateway.session import Session
 
 PRINCIPAL = "local"
@@ -37,7 +37,7 @@ class Desk:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.owned: set[Session] = set()
+        self.owned: set[Session | Parked] = set()
         self.events: list[Event] = []
         self.fold = Transcript()
         self._news = asyncio.Event()
@@ -51,8 +51,7 @@ class Desk:
     def ready(self, cursor: Cursor) -> None:
         read = cursor.log.read(cursor, merge=False, limit=2**30, force=True)
         assert read is not None
-        for data in read[0]:
-            event = orjson.loads(data)
+        for event in decode_message(message(read.parts, joined=read.joined)) if read.parts else []:
             self.events.append(event)
             assert self.fold.apply(event) == "applied"
         self._news.set()

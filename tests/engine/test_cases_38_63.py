@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from gateway.engine.models.scripted import Call, Do, Fail, Finish, Hang
 from gateway.engine.process import run_process
 from protocol.messages import ABORT_ERROR
 from tests.engine.support import SESSION, Tracker, agent_for, assert_aborted, of, read, stored, text, when
+from tests.support_stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from gateway.engine import Mode
@@ -112,10 +114,9 @@ async def test_case_40_tool_never_returns() -> None:
 
     abort = asyncio.Event()
     agent = agent_for([Call("immortal")], "Usable", tools=[immortal], abort_grace_s=GRACE_S)
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    events = await read(agent, abort=abort, on=when("tool-start", abort.set))
-    assert loop.time() - started < GRACE_S + 1.0
+    with Stopwatch() as watch:
+        events = await read(agent, abort=abort, on=when("tool-start", abort.set))
+        assert watch.seconds() < GRACE_S + 1.0
     assert_aborted(events, settled=False)
     assert of(events, "tool-error")[0]["outcome"] == "unknown"
     assert text(await read(agent)) == "Usable"
@@ -451,23 +452,38 @@ async def test_case_63_a_thousand_abort_resume_cycles() -> None:
     async def process(stopped: bool) -> int:
         return (await run_process("/bin/sleep", "1000" if stopped else "0")).returncode
 
+    @tool
+    async def daemon(stopped: bool) -> int:
+        """Start one that leaves the group and holds our pipes, for no longer than the test wants it."""
+        script = f"setsid sleep 0.03 & {'sleep 1000' if stopped else ''}"
+        return (await run_process("/bin/sh", "-c", script)).returncode
+
+    @tool(timeout_s=0.01)
+    async def timed(stopped: bool) -> None:
+        await asyncio.get_running_loop().create_future()
+
     @tool(policy="ask", approval_timeout_s=600)
     async def asking(stopped: bool) -> None: ...
 
-    tools = [threaded, waiting, process, asking]
-    abort_at = ("text-delta", "tool-start", "tool-result", "step-start")
+    tools = [threaded, waiting, process, daemon, timed, asking]
+    kinds = [*([each] for each in tools), [threaded, waiting, process]]
+    abort_at = ("text-delta", "tool-start", "tool-end", "step-start")
     seen = Counter[str]()
+    stopped_in = Counter[str]()
 
     async def cycle(number: int) -> None:
         session = f"ses_{number % 7}"
-        kind, at = tools[number % 4], abort_at[number // 4 % 4]
-        if kind is asking and at == "tool-start":
+        kind, at = kinds[number % 7], abort_at[number // 7 % 4]
+        calls = [Call(each.name, {"stopped": at == "tool-start"}) for each in kind]
+        if kind == [asking] and at == "tool-start":
             at = "approval-request"
-        model = ScriptedModel([["One ", Call(kind.name, {"stopped": at == "tool-start"})], "two", "three"])
+        model = ScriptedModel([["One ", *calls], "two", "three"])
         agent = Agent(model, tools=tools, store=store)
         abort = asyncio.Event()
         async for event in agent.stream(abort=abort, mode="prompt", session_id=session, messages=[user_message("Go")]):
-            if event["type"] == at:
+            if event["type"] == at or (at == "tool-end" and event["type"] in ("tool-result", "tool-error")):
+                if not abort.is_set():
+                    stopped_in["+".join(each.name for each in kind) + f" at {at}"] += 1
                 abort.set()
             elif event["type"] == "approval-request":
                 run_id, request_id = agent._live[session].context.run_id, event["request_id"]
@@ -481,25 +497,43 @@ async def test_case_63_a_thousand_abort_resume_cycles() -> None:
         assert last["status"] == "completed"
         await store.clear(session)
 
+    async def at_rest() -> None:
+        """On a busy machine what was ended with its run may need a moment longer than the run's grace.
+
+        What is collected comes first: a client of a provider's library that an earlier test left behind makes a task
+        to close itself when it goes.
+        """
+        gc.collect()
+        for _ in range(3000):
+            if len(asyncio.all_tasks()) == 1 and not children():
+                break
+            await asyncio.sleep(0.01)
+
     class Clearing(MemoryStore):
         async def clear(self, session_id: str) -> None:
             self._sessions.pop(session_id, None)
 
     store = Clearing()
-    for number in range(16):
+    # The loop's own pool grows when it likes, up to its bound; at a bound of one it has its size before we count.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    for number in range(28):
         await cycle(number)
-    gc.collect()
+    await at_rest()
+    stopped_in.clear()
+    seen.clear()
     before = (len(asyncio.all_tasks()), threading.active_count(), len(os.listdir("/proc/self/fd")), children())
     for number in range(1000):
         await cycle(number)
     for thread in threading.enumerate():
         if thread.name.startswith(("tool-", "waitpid-")):
             thread.join(5)
-    gc.collect()
+    await at_rest()
     after = (len(asyncio.all_tasks()), threading.active_count(), len(os.listdir("/proc/self/fd")), children())
+    print(f"tasks, threads, files, children: {before} -> {after}; {dict(seen)}; {dict(stopped_in)}")
     assert after == before
     assert not _abandoned
-    assert seen["aborted"] > 900, "nearly all of them were really stopped"
+    assert seen["aborted"] == 1000, "all of them were really stopped"
+    assert len(stopped_in) == len(kinds) * len(abort_at), "each kind at each place"
 
 
 async def abandoned_work_ends() -> None:

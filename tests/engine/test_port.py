@@ -62,13 +62,28 @@ def test_an_object_with_stream_is_an_engine_as_it_is() -> None:
     assert not isinstance(as_engine(echo), Responds)
 
 
+def plain(*, abort: asyncio.Event, mode: str, session_id: str, messages: list[Any]) -> str:
+    return ""
+
+
+async def coroutine(*, abort: asyncio.Event, mode: str, session_id: str, messages: list[Any]) -> str:
+    return ""
+
+
 async def short(*, abort: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
     yield {}
 
 
 @pytest.mark.parametrize(
     ("candidate", "says"),
-    [(3, "int is no engine"), (short, "lacks the keyword parameters"), (Agent, "is a class"), (print, "is no engine")],
+    [
+        (3, "^int is no engine"),
+        (short, "^short lacks the keyword parameters"),
+        (plain, "^plain is no engine: it has to be an async generator"),
+        (coroutine, "^coroutine is no engine: it has to be an async generator"),
+        (Agent, "is a class"),
+        (print, "is no engine"),
+    ],
 )
 def test_anything_else_is_refused_in_one_line(candidate: object, says: str) -> None:
     with pytest.raises(TypeError, match=says) as caught:

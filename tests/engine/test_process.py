@@ -167,13 +167,14 @@ async def test_a_child_left_in_the_background_ends_with_its_parent() -> None:
 async def test_a_daemon_that_outlives_a_call_is_reported_in_its_result(caplog: pytest.LogCaptureFixture) -> None:
     """It holds the pipes open; the call ends all the same, with what was written."""
     program = (
-        "import os, sys\n"
+        "import os, signal\n"
+        "wait, tell = os.pipe()\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    print(os.getpid(), flush=True)\n"
-        "    import signal; signal.pause()\n"
-        "sys.stdin.read()\n"
-        "os.read(0, 1)\n"
+        "    os.write(tell, b'.')\n"
+        "    signal.pause()\n"
+        "os.read(wait, 1)\n"
     )
     result = await run_process("/bin/sh", "-c", f'{sys.executable} -c "$0" & wait $!; sleep 0', program, stdin=b"")
     pid = int(result.stdout)

@@ -13,6 +13,7 @@ from gateway.engine.models.scripted import ScriptedModel
 from tests.engine.dialects import DIALECTS, SECRET, Dialect, Fault
 from tests.engine.provider import HEADERS, Forever, Provider, provider
 from tests.engine.support import assert_aborted, of, read, text, types, when
+from tests.support_stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from gateway.engine.model import Model
@@ -118,11 +119,10 @@ async def aborted_at(dialect: Dialect, plan: list[Any], *, seen: str | None) -> 
         agent = Agent(model_at(dialect, served))
         task = asyncio.create_task(read(agent, abort=abort, on=when(seen or "", ready.set)))
         await (served.received if seen is None else ready).wait()
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        abort.set()
-        await asyncio.wait_for(served.closed.wait(), 5)
-        assert loop.time() - started < ABORT_LIMIT_S
+        with Stopwatch() as watch:
+            abort.set()
+            await asyncio.wait_for(served.closed.wait(), 5)
+            assert watch.seconds() < ABORT_LIMIT_S
         events = await task
     assert_aborted(events)
     return events

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from gateway.engine import Agent, ModelRequest, ScriptedModel, default_agent
+from gateway.engine import Agent, ModelRequest, ScriptedModel, ToolError, default_agent, tool, user_message
 from gateway.engine.default import count_tool, time_tool
 from gateway.engine.messages import UserMessage
-from gateway.engine.models.answers import FAILING, RECOVERED, WELCOME
+from gateway.engine.models.answers import FAILING, RECOVERED, SHOWN, WELCOME, Answer
 from gateway.engine.models.scripted import words
 from tests.engine.support import assert_aborted, of, read, text, when
 
@@ -129,3 +130,65 @@ async def test_keeps_the_pace_that_is_set(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(slept) == {0.5}
     assert len(slept) == len(words(WELCOME))
     assert ScriptedModel(["scripted"]).pace_s == 0
+
+
+@tool
+async def weather(city: str) -> str:
+    """Tell the weather."""
+    return f"{city}: clear"
+
+
+@tool
+async def forecast(days: int, city: str = "Rome") -> str:
+    """Tell the weather to come."""
+    if days > 7:
+        raise ToolError("nobody knows")
+    return f"{city}, {days} days: clear"
+
+
+@pytest.mark.parametrize(
+    ("said", "called", "answer"),
+    [
+        ("weather Rome", {"city": "Rome"}, "The answer is: Rome: clear."),
+        ('call weather {"city": "New York"}', {"city": "New York"}, "The answer is: New York: clear."),
+        ("forecast 3", {"days": 3}, "The answer is: Rome, 3 days: clear."),
+        ("forecast 30", {"days": 30}, "The tool `forecast` gave no result: nobody knows."),
+        ("forecast soon", {"days": "soon"}, "The tool `forecast` gave no result: "),
+        ("weather", None, None),
+        ("weather {broken", None, None),
+        ("What is the weather like?", None, None),
+    ],
+)
+async def test_a_tool_of_ones_own_is_called_by_its_name(said: str, called: Any, answer: str | None) -> None:
+    """A newcomer's first tool can be tried without a key: the prompt begins with its name."""
+    agent = Agent(ScriptedModel(pace_s=0), tools=[weather, forecast])
+    message = await agent.invoke(abort=asyncio.Event(), mode="prompt", session_id="s", messages=[user_message(said)])
+    assert [call.input for call in message.tool_calls] == ([] if called is None else [called])
+    if answer is not None:
+        assert answer in message.content
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ("clear", "The answer is: clear."),
+        ('[1, "two"]', "The answer is: 1, two."),
+        ('{"city": "Rome", "clear": true, "note": ""}', "The answer is: city Rome, clear true."),
+        ('{"exit_code": 0, "stdout": "a\\nb\\n", "stderr": ""}', "The answer is:\n\n```\na\nb\n```\n"),
+        ('{"exit_code": 1, "stdout": "", "stderr": "no"}', "The answer is:\n\n```\nno\n```\n"),
+        ('{"text": "````md\\n````"}', "The answer is:\n\n`````\n````md\n````\n`````\n"),
+        (
+            json.dumps({"text": "x" * (SHOWN + 1)}),
+            f"The answer is:\n\n```\n{'x' * SHOWN}\n```\n\n\nThat was the beginning; it has 1,001 characters.",
+        ),
+    ],
+)
+def test_a_result_is_told_as_a_person_reads_it(result: str, told: str) -> None:
+    assert Answer("", call=("tool", {})).after(result, is_error=False) == told
+
+
+async def test_a_command_without_a_shell_is_told_what_is_missing() -> None:
+    message = await Agent(ScriptedModel(pace_s=0)).invoke(
+        abort=asyncio.Event(), mode="prompt", session_id="s", messages=[user_message("$ ls")]
+    )
+    assert "--shell" in message.content

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gateway.engine.history import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WELCOME = """\
 Hello! I am the **scripted model**: I run offline, need no key, and always say the same thing. That makes me dull \
@@ -68,6 +73,11 @@ Whatever happens, each run ends with exactly one of these.
 FAILING = "I will now fail on purpose, in the middle of a "
 RECOVERED = "sentence. There: the error stayed in the transcript, and Resume picked the sentence up where it broke."
 
+SHOWN = 1000
+"""How many characters of a long text are told."""
+
+NO_SHELL = "I have no shell here. Start me with `gateway serve --shell`, and I will ask you before each command."
+
 _STORY = (
     "Once there was a lighthouse keeper who talked to ships. She had no lamp to speak of, only a very long list"
     " of words, and she sent them out over the water one at a time.",
@@ -109,6 +119,8 @@ class Answer:
         """Say something about the tool's result."""
         assert self.call is not None
         tool, arguments = self.call
+        if is_error and not result.startswith(INTERRUPTED):
+            return f"The tool `{tool}` gave no result: {result.rstrip('.')}."
         if is_error:
             return (
                 f"The tool `{tool}` did not finish ({result}). I will not run it again by myself: I cannot know how far"
@@ -119,13 +131,15 @@ class Answer:
                 f"Done: I counted to {arguments['n']}. While the tool ran you saw its progress, and Stop would have"
                 " cancelled it, given it a moment to clean up, and kept this conversation valid."
             )
-        return f"The answer is: {_plain(result)}."
+        return _told(result)
 
 
-def answer_to(question: str, tools: frozenset[str]) -> Answer:
-    """Choose the answer to ``question``, using only ``tools``."""
+def answer_to(question: str, tools: Mapping[str, dict[str, Any]]) -> Answer:
+    """Choose the answer to ``question``, using only ``tools`` (name → JSON Schema of its arguments)."""
     asked = question.lower()
     reasoning = THINKING if re.search(r"\bthink", asked) else ""
+    if question.lower().startswith("call ") and (named := _named_call(question[5:], tools)):
+        return Answer(f"Let me call `{named[0]}`.\n\n", reasoning, named)
     if re.search(r"\bfail", asked):
         return Answer(FAILING + RECOVERED, reasoning, breaks_after=FAILING)
     if "count" in tools and re.search(r"\bcount", asked):
@@ -140,6 +154,10 @@ def answer_to(question: str, tools: frozenset[str]) -> Answer:
         return Answer(f"Let me read {path[1]}.\n\n", reasoning, ("read_file", {"path": path[1]}))
     if "list_dir" in tools and re.search(r"\b(files?|director(y|ies)|folders?|list_dir)\b", asked):
         return Answer("Let me look around.\n\n", reasoning, ("list_dir", {"path": "."}))
+    if re.match(r"\s*\$\s*\S", question):
+        return Answer(NO_SHELL, reasoning)
+    if named := _named_call(question, tools):
+        return Answer(f"Let me call `{named[0]}`.\n\n", reasoning, named)
     if re.search(r"\b(long|story)\b", asked):
         return Answer("\n\n".join(_STORY) + "\n", reasoning)
     shown = [text for word, text in (("table", TABLE), ("code", CODE)) if re.search(rf"\b{word}\b", asked)]
@@ -150,9 +168,52 @@ def answer_to(question: str, tools: frozenset[str]) -> Answer:
     return Answer(WELCOME)
 
 
-def _plain(result: str) -> str:
+def _named_call(question: str, tools: Mapping[str, dict[str, Any]]) -> tuple[str, dict[str, Any]] | None:
+    """Read ``weather Rome`` or ``weather {"city": "Rome"}`` as a call of an offered tool; None for anything else."""
+    words = question.strip().split(None, 1)
+    if not words or words[0] not in tools:
+        return None
+    name, rest = words[0], words[1] if len(words) > 1 else ""
+    properties = tools[name].get("properties", {})
+    if not rest:
+        return None if tools[name].get("required") else (name, {})
+    if rest.startswith("{"):
+        try:
+            return name, json.loads(rest)
+        except ValueError:
+            return None
+    required = tools[name].get("required") or list(properties)
+    if len(required) != 1:
+        return None
+    [only] = required
+    return name, {only: rest if properties[only].get("type") == "string" else _value(rest)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _told(result: str) -> str:
+    """Say a result in words; of one with a text in it (a file's, a command's) that text as it is."""
     try:
         value = json.loads(result)
     except ValueError:
-        return result
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        value = result
+    if isinstance(value, list):
+        return f"The answer is: {', '.join(map(_word, value))}."
+    if not isinstance(value, dict):
+        return f"The answer is: {_word(value)}."
+    text = next((text for name in ("text", "stdout", "stderr") if (text := value.get(name))), None)
+    if not isinstance(text, str):
+        return f"The answer is: {', '.join(f'{name} {_word(each)}' for name, each in value.items() if each != '')}."
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    cut = text[:SHOWN].rstrip()
+    more = f"\n\nThat was the beginning; it has {len(text):,} characters." if len(text) > SHOWN else ""
+    return f"The answer is:\n\n{fence}\n{cut}\n{fence}\n{more}"
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

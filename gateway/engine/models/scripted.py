@@ -90,7 +90,8 @@ class ScriptedModel:
     """A model that follows a script.
 
     ``script`` holds one entry per request: an action or a list of them; a plain string is text. Requests beyond its end
-    get an empty answer. Without a script the answers depend on the person's last message, see ``models.answers``.
+    get an empty answer. Without a script the answers depend on the person's last message, see ``models.answers``: where
+    it begins with the name of an offered tool (``weather Rome``, ``weather {"city": "Rome"}``), that is called.
     ``pace_s`` is the pause after each word in seconds, 0 for flat out; default the environment variable
     ``GATEWAY_SCRIPTED_PACE``, else 0.04 (0 where there is a script). ``requests`` keeps what was asked of a script.
     """
@@ -211,7 +212,7 @@ def _react(request: ModelRequest) -> list[Action]:
     said = "".join(turn.content for turn in since if isinstance(turn, AssistantMessage))
     results = [turn for turn in since if isinstance(turn, ToolMessage)]
     resumed = any(isinstance(turn, UserMessage) for turn in since)
-    answer = answer_to(question, frozenset(tool.name for tool in request.tools))
+    answer = answer_to(question, {tool.name: tool.schema for tool in request.tools})
 
     actions: list[Action] = []
     if answer.reasoning and not said and not results:
