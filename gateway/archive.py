@@ -30,6 +30,8 @@ WAITING_BYTES = 256 * 1024
 class Archive:
     """The committed fold of one session and where its older messages are."""
 
+    __slots__ = ("fold", "seen", "stored", "window")
+
     def __init__(self) -> None:
         self.fold = Transcript()
         self.seen: set[str] = set()
@@ -134,8 +136,11 @@ class Archive:
 
     def compacted(self, compaction: Compaction) -> None:
         """Note that a compaction is committed; let go of what the store now has."""
-        if compaction.messages:
-            self.stored = compaction.messages[-1].position + 1
+        self.stored_to(compaction.messages[-1].position + 1 if compaction.messages else self.stored)
+
+    def stored_to(self, count: int) -> None:
+        """The store has the oldest ``count`` messages: let go of those that no snapshot needs."""
+        self.stored = min(count, self.count)
         surplus = min(len(self.fold.messages) - SNAPSHOT_MESSAGES, self.stored - self.window)
         if surplus > 0:
             del self.fold.messages[:surplus]

@@ -1,7 +1,7 @@
-"""The ASGI socket: for each connection a reader, a worker for commands that wait, and a pump.
+"""The ASGI socket: for each connection a reader, and a worker for commands that wait.
 
 The way in: a message → ``protocol.connection`` → an abort at once, anything else through the worker, in order. The way
-out: the pump asks the outbox for the next message whenever the socket took the last one.
+out is the pump's: :mod:`gateway.pump`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gateway.auth import host_allowed, origin_allowed
-from gateway.outbox import Outbox
+from gateway.audit import audit
+from gateway.auth import cookie_token, host_allowed, is_loopback, origin_allowed, peer
+from gateway.pump import Pump, Turns
+from gateway.quota import Quota
+from gateway.tasks import ended
 from gateway.version import SERVER
 from gateway.wakeup import Wakeup
 from protocol import frames
@@ -22,11 +25,13 @@ from protocol.connection import Close, Connection, ConnectionLimits, Handle, Rep
 from protocol.errors import CloseCode, CommandError, closed_on_purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
     from gateway.auth import Authenticator
     from gateway.config import Settings
     from gateway.hub import Hub
+    from gateway.outbox import Outbox
+    from gateway.parking import Parked
     from gateway.session import Session
 
     Message = MutableMapping[str, Any]
@@ -36,7 +41,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING_COMMANDS = 256
-"""Commands of one connection that may wait behind one that waits for the store."""
+"""Commands of one connection that may wait behind one that waits for the store; one more is refused, but no abort."""
+
+MAX_WAITING_ABORTS = 2 * MAX_WAITING_COMMANDS
+"""So many wait with the aborts that nobody refuses; from there on the connection is read as fast as they are done."""
+
+MESSAGES_PER_TURN = 32
+"""Messages of one connection until the others, and its own replies, get their turn: one read of a socket may bring
+thousands, and taking the next of them does not wait."""
+
+
+MAX_ABORTS = 16
+"""Aborts of one connection that may be on their way to other nodes; a further one waits its turn."""
+
+
+_REFUSALS: dict[str, CloseCode] = {
+    "forbidden": CloseCode.FORBIDDEN,
+    "internal": CloseCode.INTERNAL,  # nobody can say yet who it is: it may come back
+    "rate_limited": CloseCode.RATE_LIMITED,
+}
+"""How a connection ends whose hello was refused; any other way with 4401."""
+
+FLOOD_PAUSE_S = 0.02
+"""How long a connection that does not heed its rate then waits: refusing takes the others' time, too."""
 
 
 class Endpoint:
@@ -47,6 +74,7 @@ class Endpoint:
         self.authenticator = authenticator
         self.settings = settings
         self.links: set[Link] = set()
+        self.turns = Turns()
         self.limits = ConnectionLimits(
             max_frame_bytes=settings.max_frame_bytes,
             commands_per_s=settings.commands_per_s,
@@ -54,9 +82,12 @@ class Endpoint:
             hello_timeout=settings.hello_timeout,
             auth_required=authenticator.required,
         )
-        self._origins = _listed(settings.origins)
+        self.origins = _listed(settings.origins)
         self._hosts = _listed(settings.hosts)
         self._clock: asyncio.Task[None] | None = None
+        each = settings.max_connections_per_principal if authenticator.required else 0
+        self.connections = Quota("connections", each=each)
+        self._addresses = Quota("connections from one address", each=settings.max_connections_per_address)
 
     def start(self) -> None:
         """Start watching deadlines."""
@@ -65,16 +96,26 @@ class Endpoint:
     async def stop(self) -> None:
         """Stop watching deadlines."""
         if self._clock is not None:
-            self._clock.cancel()
-            await asyncio.gather(self._clock, return_exceptions=True)
+            await ended([self._clock])
 
     def refusal(self, origin: str | None, host: str | None) -> str | None:
         """Say why a request may not use this gateway, from its ``Origin`` and ``Host``; None if it may."""
         if not host_allowed(host, self._hosts):
             return "this host name is not allowed; see --hosts"
-        if not origin_allowed(origin, host, self._origins):
+        if not origin_allowed(origin, host, self.origins):
             return "this origin is not allowed; see --origins"
         return None
+
+    def cookie_token(self, headers: Mapping[str, str], *, reads: bool) -> str | None:
+        """Give the token that a request's cookie carries; see :func:`~gateway.auth.cookie_token`."""
+        return cookie_token(
+            headers.get("cookie"),
+            self.settings.cookie_name,
+            origin=headers.get("origin"),
+            host=headers.get("host"),
+            origins=self.origins,
+            reads=reads,
+        )
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one WebSocket (an ASGI application)."""
@@ -84,20 +125,57 @@ class Endpoint:
         if self.hub.draining:
             await _deny(receive, send, 503, "the server is shutting down", {"retry-after": "1"})
         elif (refusal := self.refusal(headers.get("origin"), headers.get("host"))) is not None:
+            audit(
+                "origin-refused",
+                address=peer(scope),
+                origin=headers.get("origin"),
+                host=headers.get("host"),
+                why=refusal,
+            )
             await _deny(receive, send, 403, refusal)
         elif offered and frames.SUBPROTOCOL not in offered:
             await _deny(receive, send, 400, f"unknown subprotocol; known are: {frames.SUBPROTOCOL}")
         else:
-            accept: Message = {"type": "websocket.accept"}
-            if offered:
-                accept["subprotocol"] = frames.SUBPROTOCOL
+            cookie = self.cookie_token(headers, reads=False)
+            await self._serve(scope, receive, send, frames.SUBPROTOCOL if offered else None, cookie)
+
+    async def _serve(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        send: Send,
+        subprotocol: str | None,
+        cookie: str | None,
+    ) -> None:
+        """Serve a socket that may connect, unless its address has too many."""
+        address = peer(scope)
+        if address is not None and is_loopback(address):
+            address = None  # where one's own proxy is, and everybody behind it
+        try:
+            if address is not None:
+                self._addresses.check(address)
+        except CommandError as exc:
+            await _deny(receive, send, 429, exc.message, {"retry-after": "1"})
+            return
+        if address is not None:
+            self._addresses.take(address)
+        accept: Message = {"type": "websocket.accept"}
+        if subprotocol is not None:
+            accept["subprotocol"] = subprotocol
+        link = None
+        try:
             await send(accept)
-            link = Link(self, receive, send)
+            speak: type[Link] = scope.get("gateway.link", Link)  # or one that speaks another dialect
+            link = speak(self, receive, send, cookie, peer(scope))
             self.links.add(link)
-            try:
-                await link.serve()
-            finally:
+            await link.serve()
+        finally:
+            if address is not None:
+                self._addresses.release(address)
+            if link is not None:
                 self.links.discard(link)
+                if link.principal:
+                    self.connections.release(link.principal)
 
     # -- leaving
 
@@ -129,19 +207,17 @@ class Link:
     """One connection: the hub's caller, the socket's owner."""
 
     __slots__ = (
-        "_broken",
-        "_closing",
+        "_aborts",
+        "_address",
         "_connection",
+        "_cookie",
         "_current",
         "_endpoint",
         "_out",
-        "_pump_task",
+        "_pump",
         "_receive",
-        "_room",
-        "_send",
-        "_sending_since",
+        "_taken",
         "_waiting",
-        "_wake",
         "_worker",
         "outbox",
         "owned",
@@ -149,26 +225,30 @@ class Link:
         "task",
     )
 
-    def __init__(self, endpoint: Endpoint, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, endpoint: Endpoint, receive: Receive, send: Send, cookie: str | None, address: str | None
+    ) -> None:
         self.principal = ""
-        self.owned: set[Session] = set()
+        self._address = address
+        self._cookie = cookie
+        self.owned: set[Session | Parked] = set()
         self.task = asyncio.current_task()
         self._endpoint = endpoint
         self._receive = receive
-        self._send = send
-        self._wake = Wakeup()
-        self._room = Wakeup()  # set after each message sent: fewer replies wait
-        self.outbox: Outbox | None = Outbox(self._wake.set)
-        self._out: Outbox = self.outbox
-        now = asyncio.get_running_loop().time()
-        self._connection = Connection(endpoint.limits, now)
+        self._taken = Wakeup()  # set for each command that the worker takes: fewer commands wait
+        self._connection = Connection(endpoint.limits, asyncio.get_running_loop().time())
+        timeout_s = endpoint.settings.send_timeout
+        self._pump = Pump(endpoint.turns, self._connection, receive, send, timeout_s, self._translation())
+        self._out = self._pump.outbox
+        self.outbox: Outbox | None = self._out
         self._waiting: list[tuple[Command, list[dict[str, Any]]]] = []  # an abort with the runs it has stopped already
         self._current: Command | None = None
+        self._aborts: set[asyncio.Task[None]] | None = None  # on their way to other nodes, where there are any
         self._worker: asyncio.Task[None] | None = None
-        self._pump_task: asyncio.Task[None] | None = None
-        self._sending_since: float | None = None
-        self._closing: tuple[CloseCode, str, bool] | None = None
-        self._broken = False
+
+    def _translation(self) -> Callable[[bytes], Iterable[bytes]] | None:
+        """Give what turns a message of ours into those of another dialect, if the client speaks one."""
+        return None
 
     def reply(self, frame: frames.Frame) -> None:
         """Send a frame before any event; see :class:`~gateway.services.Caller`."""
@@ -181,29 +261,27 @@ class Link:
 
     def close(self, code: CloseCode, reason: str, *, flush: bool = False) -> None:
         """End the connection once its replies (with ``flush`` its events too) have been sent."""
-        if self._closing is None:
-            self._connection.closing = True
-            self._closing = (code, reason, flush)
-            self._wake.set()
+        self._pump.close(code, reason, flush=flush)
 
     # -- the reader
 
     async def serve(self) -> None:
         """Run the connection to its end, then apply the disconnect rule."""
-        self._pump_task = asyncio.create_task(self._pump())
         code: int | None = CloseCode.ABNORMAL
         try:
             code = await self._read()
         finally:
-            self._pump_task.cancel()
             # In a task of its own: a cancelled reader must not leave the owned runs behind.
             finish = asyncio.create_task(self._finish(code))
             await _outlive(finish)
 
     async def _read(self) -> int | None:
-        loop = asyncio.get_running_loop()
+        taken = 0
         while True:
             message = await self._receive()
+            taken += 1
+            if taken % MESSAGES_PER_TURN == 0:
+                await asyncio.sleep(FLOOD_PAUSE_S if self._connection.flooding else 0)
             if message["type"] == "websocket.disconnect":
                 code: int | None = message.get("code")
                 if code == CloseCode.NO_STATUS and "reason" not in message:
@@ -213,8 +291,14 @@ class Link:
             # Also where sending has failed already: what a client said before it left takes effect.
             text = message.get("text")
             data = text if text is not None else message.get("bytes") or b""
-            for action in self._connection.receive(data, loop.time()):
-                self._act(action)
+            self._heard(data)
+            while len(self._waiting) >= MAX_WAITING_ABORTS:  # aborts are not refused: read on when some are done
+                await self._taken.wait()
+
+    def _heard(self, data: str | bytes) -> None:
+        """Take one message from the client."""
+        for action in self._connection.receive(data, asyncio.get_running_loop().time()):
+            self._act(action)
 
     def _act(self, action: Reply | Handle | Close) -> None:
         match action:
@@ -223,6 +307,10 @@ class Link:
             case Handle(command):
                 self._take(command)
             case Close(code, reason):
+                if code == CloseCode.AUTH_EXPIRED:
+                    audit("authentication-expired", address=self._address, principal=self.principal)
+                elif code in (CloseCode.NO_HELLO, CloseCode.UNAUTHENTICATED):
+                    audit("authentication-failed", address=self._address, why=reason)
                 self.close(code, reason)
             case _:
                 assert_never(action)
@@ -237,17 +325,39 @@ class Link:
                 if runs is not None and (full or not self._starting(command, found=bool(runs))):
                     self.reply(frames.ack("abort", command.id, session_id=command.session_id, runs=runs))
                     return
+                if runs is None and self._goes_apart(command):
+                    return
                 stopped = runs or []
             if isinstance(command, Ping):
                 self.reply(frames.pong(command.id))
                 return
-        if len(self._waiting) >= MAX_WAITING_COMMANDS:
+        if len(self._waiting) >= MAX_WAITING_COMMANDS and not isinstance(command, Abort):
             refusal = CommandError("rate_limited", "too many commands are waiting", retry_after_s=1.0)
             self.reply(frames.error(refusal, command.id))
             return
         self._waiting.append((command, stopped))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
+
+    def _goes_apart(self, abort: Abort) -> bool:
+        """Send an abort on its way to another node at once, past the commands that wait; False: it has to wait, too."""
+        if not self._endpoint.hub.clustered:
+            return False
+        aborts = self._aborts = self._aborts or set()
+        if len(aborts) >= MAX_ABORTS or self._starting(abort, found=False):
+            return False
+        task = asyncio.create_task(self._abort_apart(abort))
+        aborts.add(task)
+        task.add_done_callback(aborts.discard)
+        return True
+
+    async def _abort_apart(self, abort: Abort) -> None:
+        try:
+            await self._endpoint.hub.abort(self, abort)
+        except CommandError as exc:
+            self.reply(frames.error(exc, abort.id, abort.session_id))
+        except Exception:
+            self._internal_error(abort)
 
     def _starting(self, abort: Abort, *, found: bool) -> bool:
         """A prompt or resume that came first has not started its run: an abort that means it stops that, too.
@@ -267,6 +377,7 @@ class Link:
         try:
             while self._waiting:
                 command, stopped = self._waiting.pop(0)
+                self._taken.set()
                 self._current = command
                 await self._uncrowded()
                 try:
@@ -290,12 +401,13 @@ class Link:
 
     async def _uncrowded(self) -> None:
         """Wait until so few replies wait that another one may be added."""
-        while self._out.crowded and not self._broken:
-            await self._room.wait()
+        while self._out.crowded and not self._pump.broken:
+            await self._pump.room.wait()
 
     def _refuse(self, code: CloseCode, reason: str) -> None:
         """End a connection that has not been welcomed; nothing that it sent behind its hello is carried out."""
         self._waiting.clear()
+        self._taken.set()
         self.close(code, reason)
 
     def _internal_error(self, command: Command) -> None:
@@ -312,13 +424,18 @@ class Link:
         try:
             if not first and hello.token is None:
                 raise CommandError("invalid", "token: a second hello only brings a new token")
-            principal = await endpoint.authenticator.authenticate(hello.token)
+            token = hello.token if hello.token is not None else self._cookie
+            principal = await endpoint.authenticator.authenticate(token)
             if not first and principal.id != self.principal:
                 raise CommandError("forbidden", "token: it belongs to another principal")
+            if first:
+                endpoint.connections.check(principal.id)
         except CommandError as exc:
+            who = self.principal or None
+            audit("authentication-failed", address=self._address, principal=who, code=exc.code, why=exc.message)
             self.reply(frames.error(exc, hello.id))
             if first:
-                self._refuse(CloseCode.FORBIDDEN if exc.code == "forbidden" else CloseCode.UNAUTHENTICATED, exc.code)
+                self._refuse(_REFUSALS.get(exc.code, CloseCode.UNAUTHENTICATED), exc.code)
             return
         now = asyncio.get_running_loop().time()
         expires = principal.expires_at
@@ -326,7 +443,8 @@ class Link:
         if not first:
             self.reply(frames.ack("hello", hello.id, auth_expires_at=expires))
             return
-        self.principal = principal.id
+        self.principal = self._out.principal = principal.id
+        endpoint.connections.take(principal.id)
         self._out.batch = hello.batch
         self.reply(
             frames.build(
@@ -349,72 +467,25 @@ class Link:
             except CommandError as exc:
                 self.reply(frames.error(exc, None, target.session_id))
 
-    # -- the pump
-
-    async def _pump(self) -> None:
-        """Send what the outbox has, one message at a time, until the connection closes."""
-        outbox, send, wake, connection = self._out, self._send, self._wake, self._connection
-        clock = asyncio.get_running_loop().time
-        try:
-            while True:
-                closing = self._closing
-                message = outbox.next_message(events=closing is None or closing[2])
-                if message is None:
-                    if closing is not None:
-                        self._sending_since = clock()
-                        await send({"type": "websocket.close", "code": int(closing[0]), "reason": closing[1]})
-                        return
-                    await wake.wait()
-                    continue
-                if outbox.overflowed:
-                    self._give_up()
-                    return
-                self._sending_since = clock()
-                await send({"type": "websocket.send", "text": message})
-                self._sending_since = None
-                connection.sent(clock())
-                self._room.set()
-        except Exception as exc:
-            # The reader learns of the end by itself; what was not sent stays in the logs.
-            logger.debug("a connection ended while something was being sent: %r", exc)
-        finally:
-            self._sending_since = None
-            self._broken = True
-            self._room.set()
+    # -- the clock, and the end
 
     def tick(self, now: float) -> None:
         """Look at the clock."""
-        if self._broken:
-            return
-        since = self._sending_since
-        if self._out.overflowed or (since is not None and now - since > self._endpoint.settings.send_timeout):
-            self._give_up()
-            return
-        for action in self._connection.tick(now):
-            self._act(action)
-
-    def _give_up(self) -> None:
-        """The client is too slow: end with 4102 past the blocked send, and let go of what it costs at once."""
-        self._broken = True
-        self._connection.closing = True
-        code, reason = CloseCode.TOO_SLOW, "too slow"
-        if self._closing is not None:
-            code, reason = self._closing[0], self._closing[1]
-        self._closing = (code, reason, False)
-        self._out.clear()
-        if self._pump_task is not None:
-            self._pump_task.cancel()
-        _force_close(self._receive, code, reason, self._endpoint.settings.send_timeout)
+        if not self._pump.broken:
+            self._pump.tick(now)
+        if not self._pump.broken:
+            for action in self._connection.tick(now):
+                self._act(action)
 
     async def _finish(self, code: int | None) -> None:
         """Let received commands take effect, then the disconnect rule."""
-        if self._pump_task is not None:
-            await asyncio.wait([self._pump_task])
-        if self._worker is not None:
-            await asyncio.wait([self._worker])
+        await self._pump.stop()
+        for task in (self._worker, *(self._aborts or ())):
+            if task is not None:
+                await asyncio.wait([task])
         grace_s = None
-        if self._closing is not None:
-            code = self._closing[0]
+        if self._pump.closing is not None:
+            code = self._pump.closing[0]
             if code == CloseCode.AUTH_EXPIRED:
                 grace_s = self._endpoint.settings.auth_grace
         self._endpoint.hub.disconnected(self, on_purpose=closed_on_purpose(code), grace_s=grace_s)
@@ -454,25 +525,6 @@ def _seconds_until(time_ms: int) -> float:
     from gateway.ids import now_ms
 
     return max(0.0, (time_ms - now_ms()) / 1000)
-
-
-def _force_close(receive: Receive, code: CloseCode, reason: str, patience_s: float) -> None:
-    """Close a socket whose sends are blocked, past ASGI: its ``send`` would wait for the very same buffer.
-
-    uvicorn's ``receive`` is a method of the protocol object, which has the transport: the close frame is put behind
-    what is buffered (a client that wakes up reads why), and the transport is cut after ``patience_s``. On another
-    server the connection ends with the server's own timeouts.
-    """
-    protocol = getattr(receive, "__self__", None)
-    transport = getattr(protocol, "transport", None)
-    machine = getattr(protocol, "conn", None)
-    if transport is None:
-        return
-    if machine is not None:
-        with suppress(Exception):  # already closing
-            machine.send_close(int(code), reason)
-            transport.write(b"".join(machine.data_to_send()))
-    asyncio.get_running_loop().call_later(patience_s, transport.abort)
 
 
 async def _deny(receive: Receive, send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from gateway.audit import audit
+from gateway.auth import bearer, peer
 from protocol import frames
 from protocol.codec import BadCommand, decode_command, encode
 from protocol.errors import HTTP_STATUS, CommandError
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
     from gateway.endpoint import Endpoint
     from gateway.hub import Hub
     from gateway.outbox import Outbox
+    from gateway.parking import Parked
     from gateway.session import Session
-    from gateway.stores.base import SessionRow
+    from gateway.stores.base import SessionRow, ShareRow
 
     Handler = Callable[[Request], Awaitable[Response]]
 
@@ -35,27 +39,20 @@ logger = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 MAX_TITLE = 500
-SECURITY_HEADERS = {
-    "content-security-policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: https:; "
-        "connect-src 'self' ws: wss:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
 
 
-class _RestCaller:
+class RestCaller:
     """A REST request as the hub's caller: it takes the one reply, owns and attaches nothing."""
 
     outbox: Outbox | None = None
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
-        self.owned: set[Session] = set()
+        self.owned: set[Session | Parked] = set()
         self.answer: frames.Frame = {}
 
     def reply(self, frame: frames.Frame) -> None:
+        """Keep the first reply."""
         if not self.answer:
             self.answer = frame
 
@@ -69,7 +66,7 @@ class Api:
 
     def routes(self) -> list[BaseRoute]:
         """Give all routes but the socket's."""
-        guard = self._guarded
+        guard = self.guarded
         session = "/api/sessions/{session_id}"
         routes: list[BaseRoute] = [
             Route("/api/sessions", guard(self._list), methods=["GET"]),
@@ -78,9 +75,14 @@ class Api:
             Route(session, guard(self._delete), methods=["DELETE"]),
             Route(f"{session}/prompt", guard(self._prompt), methods=["POST"]),
             Route(f"{session}/abort", guard(self._abort), methods=["POST"]),
+            Route(f"{session}/shares", guard(self._shares), methods=["GET"]),
+            Route(f"{session}/shares/{{principal:path}}", guard(self._share), methods=["PUT"]),
+            Route(f"{session}/shares/{{principal:path}}", guard(self._unshare), methods=["DELETE"]),
+            Route("/api/shared", guard(self._shared), methods=["GET"]),
+            Route("/api/me", guard(self._me), methods=["GET"]),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/readyz", self._ready, methods=["GET"]),
-            Route("/ws", self._not_a_socket, methods=["GET"]),
+            Route("/ws", not_a_socket, methods=["GET"]),
             Route("/", self._page, methods=["GET"]),
         ]
         if STATIC.is_dir():
@@ -89,7 +91,7 @@ class Api:
 
     # -- guards
 
-    def _guarded(self, handler: Callable[[Request, str], Awaitable[Response]]) -> Handler:
+    def guarded(self, handler: Callable[[Request, str], Awaitable[Response]]) -> Handler:
         """Check origin and token, and turn every error into JSON with the protocol's code."""
 
         async def guarded(request: Request) -> Response:
@@ -98,9 +100,13 @@ class Api:
                 return await handler(request, principal)
             except CommandError as exc:
                 return _error(exc)
+            except ClientDisconnect:
+                return Response(
+                    status_code=400
+                )  # it left within its own body, which is no fault here; nobody hears this
             except Exception:
                 reference = secrets.token_hex(4)
-                logger.exception("reference %s: %s %s failed", reference, request.method, request.url.path)
+                logger.exception("reference %s: %s %s failed", reference, request.method, request.scope["path"])
                 text = f"internal error; reference {reference} in the server's log"
                 return _error(CommandError("internal", text))
 
@@ -108,12 +114,19 @@ class Api:
 
     async def _principal(self, request: Request) -> str:
         headers = request.headers
-        refusal = self._endpoint.refusal(headers.get("origin"), headers.get("host"))
+        origin, host = headers.get("origin"), headers.get("host")
+        refusal = self._endpoint.refusal(origin, host)
         if refusal is not None:
+            audit("origin-refused", address=peer(request.scope), origin=origin, host=host, why=refusal)
             raise CommandError("forbidden", refusal)
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        bearer = token.strip() if scheme.lower() == "bearer" else None
-        principal = await self._endpoint.authenticator.authenticate(bearer)
+        token = bearer(headers.get("authorization", ""))
+        if token is None:
+            token = self._endpoint.cookie_token(headers, reads=request.method in ("GET", "HEAD"))
+        try:
+            principal = await self._endpoint.authenticator.authenticate(token)
+        except CommandError as exc:
+            audit("authentication-failed", address=peer(request.scope), code=exc.code, why=exc.message)
+            raise
         return principal.id
 
     # -- sessions
@@ -125,8 +138,8 @@ class Api:
         return _json({"sessions": [_line(row) for row in rows[:limit]], "has_more": len(rows) > limit})
 
     async def _get(self, request: Request, principal: str) -> Response:
-        session = await self._hub.get(principal, _session_id(request))
-        data = session.log.archive.snapshot(session.session_id)
+        log = await self._hub.view(principal, _session_id(request))
+        data = log.archive.snapshot(log.session_id)
         return Response(data, media_type="application/json", headers={"cache-control": "no-store"})
 
     async def _patch(self, request: Request, principal: str) -> Response:
@@ -137,8 +150,42 @@ class Api:
         return _json(_line(await self._hub.rename(principal, _session_id(request), title)))
 
     async def _delete(self, request: Request, principal: str) -> Response:
-        await self._hub.delete(principal, _session_id(request))
+        session_id = _session_id(request)
+        await self._hub.delete(principal, session_id)
+        audit("session-deleted", address=peer(request.scope), principal=principal, session_id=session_id)
         return Response(status_code=204)
+
+    # -- sharing
+
+    async def _shares(self, request: Request, principal: str) -> Response:
+        rows = await self._hub.sharing.shares(principal, _session_id(request))
+        return _json({"shares": [_share_line(row) for row in rows]})
+
+    async def _share(self, request: Request, principal: str) -> Response:
+        session_id, other = _session_id(request), str(request.path_params["principal"])
+        role = (await self._body(request)).get("role", "observer")
+        if role not in ("owner", "observer"):
+            raise CommandError("invalid", "role: owner or observer")
+        row = await self._hub.sharing.share(principal, session_id, other, role)
+        who = {"address": peer(request.scope), "principal": principal}
+        audit("session-shared", **who, session_id=session_id, shared_with=other, role=role)
+        return _json(_share_line(row))
+
+    async def _unshare(self, request: Request, principal: str) -> Response:
+        session_id, other = _session_id(request), str(request.path_params["principal"])
+        await self._hub.sharing.unshare(principal, session_id, other)
+        who = {"address": peer(request.scope), "principal": principal}
+        audit("session-unshared", **who, session_id=session_id, shared_with=other)
+        return Response(status_code=204)
+
+    async def _shared(self, request: Request, principal: str) -> Response:
+        rows = await self._hub.sharing.shared_with(principal)
+        return _json({"sessions": [_share_line(row) | {"owner": row.owner} for row in rows]})
+
+    async def _me(self, request: Request, principal: str) -> Response:
+        return _json({"principal": principal})
+
+    # -- commands
 
     async def _prompt(self, request: Request, principal: str) -> Response:
         return await self._command(request, principal, "prompt", 202)
@@ -153,7 +200,7 @@ class Api:
         except orjson.JSONEncodeError:
             raise BadCommand("bad_frame", "the body is nested too deeply") from None
         command = decode_command(data)
-        caller = _RestCaller(principal)
+        caller = RestCaller(principal)
         await self._hub.handle(caller, command)
         return _json(caller.answer, status)
 
@@ -180,24 +227,27 @@ class Api:
         return _json({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        if self._hub.draining:
-            return Response(encode({"status": "draining"}), 503, {"retry-after": "1"}, media_type="application/json")
-        return _json({"status": "ready"})
-
-    async def _not_a_socket(self, request: Request) -> Response:
-        return PlainTextResponse("this address speaks WebSocket\n", 426, {"upgrade": "websocket"})
+        status, serves = await self._hub.condition()
+        if not serves:
+            return Response(encode({"status": status}), 503, {"retry-after": "1"}, media_type="application/json")
+        return _json({"status": status})
 
     # -- the page
 
     async def _page(self, request: Request) -> Response:
-        if request.scope.get("root_path") and not request.url.path.endswith("/"):
-            return RedirectResponse(request.url.path + "/")
+        if request.scope.get("root_path") and not request.scope["path"].endswith("/"):
+            return RedirectResponse(request.scope["path"] + "/")
         index = STATIC / "index.html"
         if not index.is_file():
             return PlainTextResponse(
                 "the page has not been built; install the package, or run the build in web/\n", 404
             )
-        return FileResponse(index, headers=SECURITY_HEADERS | {"cache-control": "no-cache"})
+        return FileResponse(index, headers={"cache-control": "no-cache"})
+
+
+async def not_a_socket(request: Request) -> Response:
+    """Answer a plain request to a socket's address."""
+    return PlainTextResponse("this address speaks WebSocket\n", 426, {"upgrade": "websocket"})
 
 
 async def http_error(request: Request, exc: HTTPException) -> Response:
@@ -207,13 +257,19 @@ async def http_error(request: Request, exc: HTTPException) -> Response:
 
 
 class _Assets(StaticFiles):
-    """Built assets: their names carry a hash, so they may be kept for ever."""
+    """Built assets: what has a hash or a version in its name may be kept for ever.
+
+    The SDK's module is for pages of any origin: that lets them load it, not connect (`--origins` does).
+    """
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
-        response.headers.update(SECURITY_HEADERS)
-        if "assets" in str(args[0]):
-            response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        path = Path(args[0])
+        kept = path.parent.name == "assets" or path.name.startswith("sdk-")
+        response.headers["cache-control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
+        if path.name.startswith(("sdk.", "sdk-")):
+            response.headers["access-control-allow-origin"] = "*"
+            response.headers["cross-origin-resource-policy"] = "cross-origin"
         return response
 
 
@@ -243,6 +299,15 @@ def _line(row: SessionRow) -> dict[str, Any]:
     }
 
 
+def _share_line(row: ShareRow) -> dict[str, Any]:
+    return {
+        "session_id": row.session_id,
+        "principal": row.principal,
+        "role": row.role,
+        "created_at": row.created_at,
+    }
+
+
 def _json(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status, {"cache-control": "no-store"}, media_type="application/json")
 
@@ -255,4 +320,7 @@ def _error(exc: CommandError) -> Response:
         headers["www-authenticate"] = "Bearer"
     id_ = exc.id if isinstance(exc, BadCommand) else None
     body = encode(frames.error(exc, id_))
-    return Response(body, HTTP_STATUS[exc.code], headers, media_type="application/json")
+    status = HTTP_STATUS[exc.code]
+    if status == 500 and exc.retryable:
+        status = 503
+    return Response(body, status, headers, media_type="application/json")

@@ -1,30 +1,32 @@
-"""One log per session, cursors that pull, and the group-commit writer.
+"""One log per session, which cursors pull from.
 
 An event is appended, stamped with its ``seq`` and encoded once, committed together with whatever else waits, and only
 then folded and published. Publishing pushes nothing: it tells the cursors' outboxes that there is something to take.
-Deltas of one part that arrive before the next commit are joined before stamping, so load makes commits bigger, not
-more frequent.
+Deltas of one part that arrive before the next commit are joined before stamping.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from gateway.archive import Archive
 from gateway.ids import new_id, now_ms
-from gateway.stores.base import ChunkRow, Commit, StoreUnavailable
+from gateway.ring import PIECE_BYTES, Ring
+from gateway.stores.base import ChunkRow, Commit
 from protocol import codec
 from protocol.events import DELTAS, UNTIMED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from gateway.stores.base import CommandRow, SessionRow, Store, StoredSession
+    from gateway.cursor import Cursor
+    from gateway.ring import Taken
+    from gateway.stores.base import CommandRow, SessionRow, ShareRow, StoredSession
+    from gateway.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -48,56 +50,72 @@ class Effect(Protocol):
         """They are not, and never will be."""
 
 
-class Sink(Protocol):
-    """Where a cursor belongs: told that a cursor has something to take."""
+class Batch:
+    """What one log has in a transaction."""
 
-    def ready(self, cursor: Cursor) -> None:
-        """Take from this cursor when the socket allows."""
+    __slots__ = ("commit", "effects", "epoch", "events", "records")
 
-    def reset(self, cursor: Cursor) -> None:
-        """The log has a new epoch: answer with ``attached`` and a snapshot."""
-
-    def reply(self, frame: dict[str, Any]) -> None:
-        """Send a frame beside the events."""
-
-    def end(self, cursor: Cursor, reason: str) -> None:
-        """The subscription is over: say ``detached``."""
-
-
-class Cursor:
-    """One (connection, session) pair: a position in the log. ``seq`` is the last one sent."""
-
-    __slots__ = ("active", "log", "role", "seq", "sink")
-
-    def __init__(self, log: Log, sink: Sink, role: str) -> None:
-        self.log = log
-        self.sink = sink
-        self.role = role
-        self.seq = 0
-        self.active = False
-        """False until ``attached`` has gone out: before it the client ignores the session's events."""
-
-
-class _Batch:
-    """What one log has in the transaction under way."""
-
-    __slots__ = ("commit", "effects", "epoch", "events", "records", "size")
-
-    def __init__(self, commit: Commit, effects: list[Effect]) -> None:
+    def __init__(self, commit: Commit, events: Sequence[dict[str, Any]]) -> None:
         self.commit = commit
-        self.effects = effects
-        self.events: list[dict[str, Any]] = []
-        self.records: list[codec.Record] = []
-        self.size = 0
+        self.effects: Sequence[Effect] = ()
+        self.events = events
+        self.records: Sequence[codec.Record] = ()
         self.epoch: str | None = None
+
+
+class _Aside:
+    """What the next commit has beside events. Most commits have nothing."""
+
+    __slots__ = ("commands", "compact", "delete", "described", "effects", "removed_at", "shares")
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.commands: list[CommandRow] = []
+        self.shares: list[ShareRow] = []
+        self.described = False
+        self.removed_at: int | None = None
+        self.delete = False
+        self.compact = False
 
 
 class Log:
     """The log of one session: pending events, the ring of committed ones, the fold, the cursors.
 
     ``describe`` gives the session's row for the store; ``changed`` is called after each publication that changed it.
-    ``lost`` is called when a commit failed: nothing that was pending exists any more.
+    ``lost`` is called when a commit failed: nothing that was pending exists any more. ``refused`` is called instead
+    when the store refused it, because another node owns the session by now.
+
+    A log of a session that another node owns *follows*: nothing is appended to it, its events come by :meth:`follow`.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_aside",
+        "_encoder",
+        "_new_epoch",
+        "_pending",
+        "_pending_bytes",
+        "_tail",
+        "_waiters",
+        "_writer",
+        "archive",
+        "changed",
+        "compacted_to",
+        "cursors",
+        "cut",
+        "describe",
+        "epoch",
+        "fence",
+        "floor",
+        "following",
+        "head",
+        "lost",
+        "refused",
+        "retain_bytes",
+        "ring",
+        "session_id",
+        "sid",
+    )
 
     def __init__(self, writer: Writer, sid: int, session_id: str, epoch: str) -> None:
         self.sid = sid
@@ -113,25 +131,22 @@ class Log:
         """What the ring may hold; past it by an eighth it is cut at once, the rest is the housekeeper's."""
         self.cut = False
         """It has been cut, and the store still has what went."""
-        self.records: list[codec.Record] = []
+        self.ring = Ring()
+        """The events from the floor to the head."""
         self.cursors: set[Cursor] = set()
         self.describe: Callable[[], SessionRow] = _no_row
         self.changed: Callable[[], None] = _nothing
         self.lost: Callable[[], None] = _nothing
+        self.refused: Callable[[], None] = _nothing
+        self.fence: int | None = None
+        """The lease under which this node appends, where several share a store."""
+        self.following = False
         self._writer = writer
         self._encoder = codec.EventEncoder(session_id)
-        self._marks: deque[tuple[int, int, int]] = deque()  # last_seq, committed_at, bytes
-        self._held = 0
         self._pending: list[dict[str, Any]] = []
         self._tail: list[str] | None = None
         self._pending_bytes = 0
-        self.effects: list[Effect] = []
-        """What waits for the next commit."""
-        self._commands: list[CommandRow] = []
-        self._described = False
-        self._removed_at: int | None = None
-        self._delete = False
-        self._compact = False
+        self._aside: _Aside | None = None
         self._new_epoch: str | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -154,7 +169,7 @@ class Log:
                 event["time"] = now_ms()
             self._pending_bytes += EVENT_OVERHEAD + event.pop("_size", 0)
             if kind in META_EVENTS:
-                self._described = True
+                self._beside.described = True
         self._pending.append(event)
         self._writer.schedule(self)
 
@@ -176,33 +191,59 @@ class Log:
         self._pending_bytes += len(text)
         return True
 
+    def extend(self, text: str) -> bool:
+        """Join text to the delta that was appended last; False: there is none that waits, append an event."""
+        tail = self._tail
+        if tail is None or self._pending_bytes + len(text) > JOIN_BYTES:
+            return False
+        tail.append(text)
+        self._pending_bytes += len(text)
+        return True
+
     def _settle(self) -> None:
         if self._tail is not None and len(self._tail) > 1:
             self._pending[-1]["text"] = "".join(self._tail)
             self._tail = [self._pending[-1]["text"]]
 
+    @property
+    def _beside(self) -> _Aside:
+        aside = self._aside
+        if aside is None:
+            aside = self._aside = _Aside()
+        return aside
+
+    @property
+    def effects(self) -> Sequence[Effect]:
+        """What waits for the next commit."""
+        return () if self._aside is None else self._aside.effects
+
     def after(self, effect: Effect) -> None:
         """Have ``effect`` called with the commit of what has been appended so far."""
-        self.effects.append(effect)
+        self._beside.effects.append(effect)
         self._writer.schedule(self)
 
     def remember(self, command: CommandRow) -> None:
         """Store a command in the same transaction as its effect."""
-        self._commands.append(command)
+        self._beside.commands.append(command)
+
+    def share(self, row: ShareRow) -> None:
+        """Store with the next commit who may use the session, or may no longer."""
+        self._beside.shares.append(row)
+        self._writer.schedule(self)
 
     def redescribe(self) -> None:
         """Store the session's row again (title or options changed)."""
-        self._described = True
+        self._beside.described = True
         self._writer.schedule(self)
 
     def remove_from(self, position: int) -> None:
         """Remove stored messages from ``position`` on, in the same transaction as what is appended."""
-        self._removed_at = position
+        self._beside.removed_at = position
 
     def renew_epoch(self) -> None:
         """Start a new epoch: every cursor will get ``attached`` and a snapshot once it is stored."""
         self._new_epoch = new_id("ep")
-        self._described = True
+        self._beside.described = True
         self._writer.schedule(self)
 
     @property
@@ -212,19 +253,23 @@ class Log:
 
     def delete(self, effect: Effect) -> None:
         """Delete the session from the store."""
-        self._delete = True
-        self._described = True
+        self._beside.delete = self._beside.described = True
         self.after(effect)
 
     def compact(self) -> None:
         """Store finished messages whole with the next commit, and let go of events past retention."""
-        self._compact = True
+        self._beside.compact = True
         self._writer.schedule(self)
 
     @property
     def quiet(self) -> bool:
         """Nothing waits to be committed."""
-        return not (self._pending or self.effects or self._described or self._compact)
+        return not self._pending and self._aside is None
+
+    @property
+    def pending(self) -> bool:
+        """Events wait to be committed."""
+        return bool(self._pending)
 
     @property
     def crowded(self) -> bool:
@@ -239,55 +284,57 @@ class Log:
 
     # -- the writer's side
 
-    def take(self, now: int) -> _Batch:
+    def take(self, now: int) -> Batch:
         """Stamp and encode what is pending, as one batch."""
         self._settle()
         events, self._pending = self._pending, []
-        batch = _Batch(Commit(self.sid, commands=self._commands), self.effects)
-        self._tail, self.effects, self._commands, self._pending_bytes = None, [], [], 0
-        commit = batch.commit
-        seq = self.head
-        for event in events:
-            seq += 1
-            stamped = {
-                "type": event["type"],
-                "session_id": self.session_id,
-                "seq": seq,
-                "run_id": event["run_id"],
-                **event,
-            }
-            record = self._encoder.encode(stamped)
-            batch.events.append(stamped)
-            batch.records.append(record)
-            batch.size += len(record.data)
+        self._tail, self._pending_bytes = None, 0
+        aside, self._aside = self._aside, None
+        commit = Commit(self.sid, fence=self.fence)
+        batch = Batch(commit, events)
         if events:
-            data = b"\n".join([record.data for record in batch.records])
-            commit.chunk = ChunkRow(self.head + 1, seq, now, data)
-        if self._described:
-            self._described = False
-            commit.session = self.describe()
-        commit.remove_from, self._removed_at = self._removed_at, None
-        commit.delete = self._delete
-        batch.epoch, self._new_epoch = self._new_epoch, None
-        if self._compact and commit.remove_from is None:
-            self._compact = False
-            commit.compaction = self.archive.compaction(self.floor)
+            session_id, seq, encode = self.session_id, self.head, self._encoder.encode
+            records = batch.records = []
+            for event in events:
+                seq += 1
+                event["session_id"] = session_id
+                event["seq"] = seq
+                records.append(encode(event))
+            commit.chunk = ChunkRow(self.head + 1, seq, now, b"\n".join([record.data for record in records]))
+        if aside is not None:
+            self._take_aside(aside, batch)
         return batch
 
-    def publish(self, batch: _Batch, now: int) -> None:
+    def _take_aside(self, aside: _Aside, batch: Batch) -> None:
+        commit = batch.commit
+        batch.effects = aside.effects
+        commit.commands, commit.shares = aside.commands, aside.shares
+        commit.remove_from, commit.delete = aside.removed_at, aside.delete
+        if aside.described:
+            commit.session = self.describe()
+        batch.epoch, self._new_epoch = self._new_epoch, None
+        if aside.compact:
+            if commit.remove_from is None:
+                commit.compaction = self.archive.compaction(self.floor)
+            else:  # what is removed has to be out of the fold before that is stored
+                self._beside.compact = True
+
+    def publish(self, batch: Batch, now: int) -> None:
         """The batch is durable: answer its commands, fold it, wake the cursors."""
         for effect in batch.effects:
             try:
                 effect.committed()
             except Exception:
                 logger.exception("an effect failed after its commit")
-        if batch.commit.compaction is not None:
-            self.archive.compacted(batch.commit.compaction)
-            self.compacted_to = batch.commit.compaction.seq
+        commit = batch.commit
+        if commit.compaction is not None:
+            self.archive.compacted(commit.compaction)
+            self.compacted_to = commit.compaction.seq
         if batch.events:
+            apply = self.archive.apply
             for event in batch.events:
-                self.archive.apply(event, batch.commit.remove_from)
-            self._hold(batch.records, now, batch.size)
+                apply(event, commit.remove_from)
+            self._hold(batch.records, now)
         if batch.epoch is not None:
             self.epoch = self.archive.fold.epoch = batch.epoch
             for cursor in list(self.cursors):
@@ -295,23 +342,26 @@ class Log:
         if batch.events:
             for cursor in self.cursors:
                 cursor.sink.ready(cursor)
-        self._release()
-        if batch.commit.session is not None and not batch.commit.delete:
+        if self._waiters:
+            self._release()
+        if commit.session is not None and not commit.delete:
             self.changed()
 
-    def _hold(self, records: Iterable[codec.Record], committed_at: int, size: int) -> None:
-        self.records.extend(records)
-        self.head = self.records[-1].seq
-        self._marks.append((self.head, committed_at, size))
-        self._held += size
-        if self._held > self.retain_bytes + self.retain_bytes // 8:
-            self.cut |= self.expire(0, self.retain_bytes)
+    def _hold(self, records: Sequence[codec.Record], committed_at: int) -> None:
+        most = self.retain_bytes
+        # Retention takes whole pieces: where little is kept they are small.
+        self.ring.add(records, committed_at, min(PIECE_BYTES, most // 16))
+        self.head = records[-1].seq
+        if self.ring.size > most + most // 8:
+            self.cut |= self.expire(0, most)
 
     def drop_pending(self) -> None:
         """Forget what was appended and not committed: its commit failed."""
-        effects, self.effects = self.effects, []
+        effects, aside = self.effects, self._aside
         self._pending, self._tail, self._pending_bytes = [], None, 0
-        self._commands, self._removed_at, self._new_epoch, self._delete = [], None, None, False
+        self._aside = self._new_epoch = None
+        if aside is not None and (aside.described or aside.compact):  # of what is committed, both are still to be done
+            self._beside.described, self._beside.compact = aside.described, aside.compact
         for effect in effects:
             effect.failed()
         self._release()
@@ -324,33 +374,28 @@ class Log:
 
     # -- reading
 
-    def read(self, cursor: Cursor, *, merge: bool, limit: int, force: bool) -> tuple[list[bytes], int] | None:
+    def read(self, cursor: Cursor, *, merge: bool, limit: int, force: bool) -> Taken | None:
         """Take frames for a cursor up to ``limit`` bytes (with ``force`` at least one), and move it.
 
         None: it is below the floor.
         """
-        start = cursor.seq - self.floor
-        if start < 0:
+        if cursor.seq < self.floor:
             return None
-        frames, stop, size = codec.frames(self.records, start, merge=merge, limit=limit, force=force)
-        cursor.seq = self.floor + stop
-        return frames, size
+        taken = self.ring.take(cursor.seq, merge=merge, limit=limit, force=force)
+        cursor.seq = taken.seq
+        return taken
 
     def expire(self, before: int, max_bytes: int) -> bool:
         """Drop events committed before ``before`` (ms) and all past ``max_bytes``, oldest first. True if any went."""
-        floor = self.floor
-        while self._marks and (self._marks[0][1] < before or self._held > max_bytes):
-            floor, _, size = self._marks.popleft()
-            self._held -= size
-        if floor == self.floor:
+        floor = self.ring.drop(before, max_bytes)
+        if floor is None:
             return False
-        del self.records[: floor - self.floor]
         self.floor = floor
         return True
 
     # -- from the store
 
-    def restore(self, found: StoredSession, tail: list[bytes]) -> None:
+    def restore(self, found: StoredSession) -> None:
         """Rebuild the fold and the ring from the store."""
         self.archive.restore(found)
         self.head = self.floor = self.compacted_to = found.seq
@@ -358,7 +403,7 @@ class Log:
         if chunks and chunks[-1].last_seq >= found.seq:
             self.floor = self.head = chunks[0].first_seq - 1
         self._replay(chunks)
-        self.archive.finish_restore(tail)
+        self.archive.finish_restore(found.tail)
 
     def catch_up(self, found: StoredSession) -> None:
         """After a failed commit: take over what the store has beyond the head, and publish it."""
@@ -366,6 +411,44 @@ class Log:
         self._replay(found.chunks, removed_at=found.stored_messages)
         for cursor in self.cursors:
             cursor.sink.ready(cursor)
+
+    # -- following another node
+
+    def stand_down(self) -> None:
+        """The session is this log's no more: what was pending is gone, the ring and the cursors stay."""
+        self.drop_pending()
+        self._aside, self.cut = None, False
+        self.describe, self.changed, self.lost, self.refused = _no_row, _nothing, _nothing, _nothing
+        self.fence, self.following = None, True
+
+    def stand_up(self, fence: int) -> None:
+        """The session is this node's own from now on."""
+        self.drop_pending()
+        self.fence, self.following = fence, False
+
+    def follow(self, chunk: ChunkRow, removed_at: int | None) -> bool:
+        """Publish what another node committed. False: something before it is missing, see :meth:`reload`."""
+        if chunk.last_seq <= self.head:
+            return True
+        if chunk.first_seq != self.head + 1:
+            return False
+        self._replay([chunk], removed_at)
+        for cursor in self.cursors:
+            cursor.sink.ready(cursor)
+        return True
+
+    def reload(self, found: StoredSession) -> None:
+        """Become what the store has. Cursors go on where that is possible, else they get a snapshot."""
+        fresh = Log(self._writer, found.row.sid, self.session_id, found.row.epoch)
+        fresh.restore(found)
+        same = fresh.epoch == self.epoch and fresh.sid == self.sid
+        for name in ("sid", "epoch", "archive", "head", "floor", "compacted_to", "ring"):
+            setattr(self, name, getattr(fresh, name))
+        for cursor in list(self.cursors):
+            if same and cursor.seq <= self.head:
+                cursor.sink.ready(cursor)
+            else:
+                cursor.sink.reset(cursor)
 
     def _replay(self, chunks: Sequence[ChunkRow], removed_at: int | None = None) -> None:
         for chunk in chunks:
@@ -378,7 +461,7 @@ class Log:
                     self.archive.apply(event, removed_at)
                 self.archive.note_ids(event)
                 records.append(self._encoder.encode(event))
-            self._hold(records, chunk.committed_at, len(chunk.data))
+            self._hold(records, chunk.committed_at)
 
 
 META_EVENTS = frozenset(
@@ -396,86 +479,6 @@ META_EVENTS = frozenset(
     }
 )
 """Events after which the session's row (status, counts, times) is stored again."""
-
-
-class Writer:
-    """Commits what all sessions have pending in one transaction, publishes, repeats. Owned by the hub."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._dirty: dict[Log, None] = {}
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def start(self) -> None:
-        """Start committing."""
-        self._task = asyncio.create_task(self._run(), name="writer")
-
-    async def stop(self) -> None:
-        """Commit what is pending, then stop."""
-        await self._idle.wait()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def settled(self) -> None:
-        """Wait until nothing is pending."""
-        await self._idle.wait()
-
-    def schedule(self, log: Log) -> None:
-        """Have a log's pending events committed."""
-        self._dirty[log] = None
-        self._wake.set()
-        self._idle.clear()
-
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            dirty, self._dirty = self._dirty, {}
-            if dirty:
-                await self._write(list(dirty))
-            if not self._dirty:
-                self._idle.set()
-
-    async def _write(self, logs: list[Log]) -> None:
-        now = now_ms()
-        taken = [(log, batch) for log in logs if (batch := self._take(log, now)) is not None]
-        if not taken:
-            return
-        try:
-            await self._store.commit([batch.commit for _, batch in taken])
-        except Exception as exc:
-            if not isinstance(exc, StoreUnavailable):
-                logger.exception("the store failed in a way it should not")
-            else:
-                logger.error("the store is unavailable: %s", exc)
-            for log, batch in taken:
-                self._lose(log, batch.effects)
-            return
-        for log, batch in taken:
-            try:
-                log.publish(batch, now)
-            except Exception:  # it is durable; one session's fault must not end the others' writer
-                logger.exception("session %s: publishing failed", log.session_id)
-
-    def _take(self, log: Log, now: int) -> _Batch | None:
-        effects = log.effects
-        try:
-            return log.take(now)
-        except Exception:
-            logger.exception("session %s: what it appended cannot be written", log.session_id)
-            self._lose(log, effects)
-            return None
-
-    def _lose(self, log: Log, effects: list[Effect]) -> None:
-        for effect in effects:
-            effect.failed()
-        log.drop_pending()
-        log.lost()
 
 
 def _unbroken(chunks: Sequence[ChunkRow]) -> Sequence[ChunkRow]:

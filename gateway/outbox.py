@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.log import Cursor
+from gateway.cursor import Cursor
 from protocol import codec, frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.log import Log
+    from gateway.parking import Parked
     from protocol.commands import Role
 
 REPLY_BYTES = 256 * 1024
@@ -48,12 +49,15 @@ class Outbox:
     rendered: no event of it can overtake its ``attached``.
     """
 
-    __slots__ = ("_changes", "_front", "_front_bytes", "_ready", "_wake", "batch", "cursors", "overflowed")
+    __slots__ = ("_changes", "_front", "_front_bytes", "_ready", "_wake", "batch", "cursors", "overflowed", "principal")
 
     def __init__(self, wake: Callable[[], None], *, batch: bool = False) -> None:
         self.batch = batch
+        self.principal = ""
+        """Whose connection it is."""
         self.overflowed = False  # more replies wait than a client may cost: it has to end with 4102
-        self.cursors: dict[str, Cursor] = {}
+        self.cursors: dict[str, Cursor | Parked] = {}
+        """Where the connection is attached, by session id; a session that has left memory has no log to stand in."""
         self._wake = wake
         self._front: list[tuple[bytes | _Attach, int]] = []
         self._front_bytes = 0
@@ -93,9 +97,7 @@ class Outbox:
         With ``now`` the answer is what the log holds at this moment (a prompt's own attachment stands before its
         events). It is rendered at once where the waiting replies leave room, else when it is sent.
         """
-        old = self.cursors.get(log.session_id)
-        if old is not None:
-            self._remove(old)
+        self.detach(log.session_id)
         cursor = self.cursors[log.session_id] = Cursor(log, self, role)
         log.cursors.add(cursor)
         attach = _Attach(cursor, id_, epoch, seq)
@@ -113,19 +115,28 @@ class Outbox:
 
     def detach(self, session_id: str) -> bool:
         """Take the cursor away; False if there was none."""
-        cursor = self.cursors.pop(session_id, None)
-        if cursor is None:
-            return False
-        self._remove(cursor)
-        return True
+        place = self.cursors.pop(session_id, None)
+        if isinstance(place, Cursor):
+            self._remove(place)
+        elif place is not None:
+            place.detach(self)
+        return place is not None
+
+    def owns(self, log: Log) -> bool:
+        """Say whether the connection is attached to a log as owner."""
+        cursor = self.cursors.get(log.session_id)
+        return isinstance(cursor, Cursor) and cursor.log is log and cursor.role == "owner"
 
     def clear(self) -> None:
         """Take every cursor away: the connection has ended."""
-        for cursor in self.cursors.values():
-            self._remove(cursor)
-        self.cursors.clear()
+        for session_id in list(self.cursors):
+            self.detach(session_id)
         self._front.clear()
         self._changes.clear()
+
+    def mute(self) -> None:
+        """Wake nobody any more."""
+        self._wake = _nobody
 
     def ready(self, cursor: Cursor) -> None:
         """A log has something for one of the cursors."""
@@ -146,6 +157,29 @@ class Outbox:
             self.detach(cursor.log.session_id)
             self.reply(frames.build("detached", session_id=cursor.log.session_id, reason=reason))
 
+    # -- sessions at rest
+
+    def park(self, cursor: Cursor, parked: Parked) -> None:
+        """A session leaves memory, all of it sent: there is nothing to take until it is back."""
+        self._remove(cursor)
+        self.cursors[parked.session_id] = parked
+
+    def holds(self, parked: Parked) -> bool:
+        """Say whether the connection is still attached to what has left memory."""
+        return self.cursors.get(parked.session_id) is parked
+
+    def unpark(self, parked: Parked, log: Log, role: Role) -> None:
+        """A session is back in memory: go on where its log stood; a log that has not all of that begins anew."""
+        if not self.holds(parked):
+            return
+        cursor = self.cursors[log.session_id] = Cursor(log, self, role)
+        log.cursors.add(cursor)
+        cursor.seq, cursor.active = parked.seq, True
+        if parked.epoch != log.epoch or parked.seq > log.head:
+            self.reset(cursor)
+        elif parked.seq < log.head:
+            self.ready(cursor)
+
     def _remove(self, cursor: Cursor) -> None:
         cursor.active = False
         cursor.log.cursors.discard(cursor)
@@ -160,17 +194,16 @@ class Outbox:
 
     # -- emptying
 
-    def next_message(self, *, events: bool = True) -> str | None:
+    def next_message(self, *, events: bool = True) -> bytes | None:
         """Give the next message to send, or None when everything has been sent (without ``events``: every reply)."""
         parts: list[bytes] = []
+        joined = False
         room = self._take_front(parts, codec.BATCH_BYTES if self.batch else 1)
-        if not events:
-            return codec.message(parts) if parts else None
-        if room > 0 and self._changes:
+        if events and room > 0 and self._changes:
             room = self._take_changes(parts, room)
-        if room > 0 and self._ready:
-            self._take_events(parts, room)
-        return codec.message(parts) if parts else None
+        if events and room > 0 and self._ready:
+            joined = self._take_events(parts, room)
+        return codec.message(parts, joined=joined) if parts else None
 
     def _take_front(self, parts: list[bytes], room: int) -> int:
         """Take front items while they fit; 0 means that nothing may follow in this message."""
@@ -202,7 +235,9 @@ class Outbox:
             room -= len(data) + 1
         return room
 
-    def _take_events(self, parts: list[bytes], room: int) -> None:
+    def _take_events(self, parts: list[bytes], room: int) -> bool:
+        """Take events of the cursors in turn. True: a part holds several."""
+        joined = False
         while self._ready and room > 0:
             cursor = next(iter(self._ready))
             del self._ready[cursor]
@@ -211,18 +246,19 @@ class Outbox:
             if taken is None:
                 self.reset(cursor)
                 self._take_front(parts, room)
-                return
-            encoded, size = taken
-            if not encoded and cursor.seq == cursor.log.head:
+                break
+            if not taken.parts and cursor.seq == cursor.log.head:
                 continue  # it was told of something that it had sent already
-            if not encoded:
+            if not taken.parts:
                 # Its next frame needs a message of its own: the next one, or busy sessions would starve it.
                 self._ready = {cursor: None, **self._ready}
-                return
+                break
             if cursor.seq < cursor.log.head:
                 self._ready[cursor] = None
-            parts.extend(encoded)
-            room -= size
+            parts += taken.parts
+            joined = joined or taken.joined
+            room -= taken.size
+        return joined
 
     def _render(self, attach: _Attach) -> list[bytes]:
         """Decide how the cursor continues, and place it."""
@@ -254,3 +290,7 @@ class Outbox:
             if seq < log.head:
                 self._ready[cursor] = None
         return rendered
+
+
+def _nobody() -> None:
+    return None

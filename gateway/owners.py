@@ -43,6 +43,11 @@ class Owners:
         """Somebody owns the session, or may come back in time."""
         return bool(self._present or self._lost)
 
+    @property
+    def awaited(self) -> bool:
+        """Somebody whose connection broke may come back in time."""
+        return bool(self._lost)
+
     def add(self, caller: Caller) -> None:
         """A connection owns the session from now on; it takes the place of the longest lost one, if any."""
         if caller in self._present:

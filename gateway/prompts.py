@@ -47,6 +47,13 @@ def user_messages(command: Prompt, is_taken: Callable[[str], bool]) -> list[User
     return messages
 
 
+def size_of(command: Prompt) -> int:
+    """Give the bytes of what a prompt says, as JSON."""
+    if command.text is not None:
+        return len(encode(command.text)) - 2
+    return sum(len(given.model_dump_json(exclude_none=True).encode()) for given in command.messages or ())
+
+
 def title_of(messages: Sequence[UserMessage]) -> str | None:
     """Give the first line of text, short enough for a list; None where there is no text."""
     for message in messages:

@@ -19,6 +19,7 @@ from gateway.engine.errors import MessageErrorBuilder
 from gateway.engine.port import RunContext, run_context
 from gateway.seal import Ending, aborted, closing_events
 from gateway.shape import Shaper
+from protocol.codec import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,8 @@ class RunSpec:
     grace_s: float | None = None
     deadline_s: float | None = None
     metadata: dict[str, Any] | None = None
+    principal: str = ""
+    """Who asked for it: the session's own, or one with whom it is shared. (Empty in rows of older versions.)"""
     attended: bool = False
     """It came over a connection, which owns the session: the disconnect rule is for it."""
     resumes: int = 0
@@ -68,6 +71,7 @@ class RunSpec:
             "grace_s": self.grace_s,
             "deadline_s": self.deadline_s,
             "metadata": self.metadata,
+            "principal": self.principal,
             "resumes": self.resumes,
         }
 
@@ -96,7 +100,9 @@ class RunHost(Protocol):
 class Run:
     """A live run. It begins when its start is committed (:meth:`begin`) and ends once (``finished``)."""
 
-    def __init__(self, host: RunHost, engine: Engine, spec: RunSpec, message_id: str, abort_grace_s: float) -> None:
+    def __init__(
+        self, host: RunHost, engine: Engine, spec: RunSpec, message_id: str, abort_grace_s: float, max_bytes: int = 0
+    ) -> None:
         self.spec = spec
         self.run_id = spec.run_id
         self.abort_event = asyncio.Event()
@@ -104,8 +110,8 @@ class Run:
         self.finished = False
         self.completed = False
         self.shaper = Shaper(message_id, host.seen)
-        self.command_ids: list[str] = []
-        """Commands that were steered into the run."""
+        self.steered: list[tuple[str, str]] = []
+        """Commands (principal, id) that were steered into the run."""
         self.steerings: list[Steering] = []
         """Prompts offered to the engine and not taken yet."""
         self.done = asyncio.Event()
@@ -113,6 +119,8 @@ class Run:
         self._host = host
         self._engine = engine
         self._abort_grace_s = abort_grace_s
+        self._max_bytes = max_bytes
+        self._said = 0  # bytes, characters where it is text
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -173,7 +181,7 @@ class Run:
             await self._pull()
         except asyncio.CancelledError:
             # Only our own grace and a failed store cancel this task, and it ends here.
-            if self.reason is None:
+            if self.reason is None and not self.finished:
                 failure = MessageErrorBuilder.build(RuntimeError("the engine cancelled itself")).to_dict()
         except KeyboardInterrupt:
             raise  # the process is being ended; the next one seals the run
@@ -199,7 +207,9 @@ class Run:
     async def _pull(self) -> None:
         spec, host = self.spec, self._host
         run_context.set(
-            RunContext(host.principal, host.session_id, self.run_id, spec.metadata or {}, self._abort_grace_s)
+            RunContext(
+                spec.principal or host.principal, host.session_id, self.run_id, spec.metadata or {}, self._abort_grace_s
+            )
         )
         messages: Sequence[Message] = spec.messages
         if spec.mode == "resume" or getattr(self._engine, "wants_history", False):
@@ -212,17 +222,27 @@ class Run:
             abort=self.abort_event, mode=spec.mode, session_id=host.session_id, messages=messages
         )
         try:
-            feed, append, run_id, log = self.shaper.feed, host.log.append, self.run_id, host.log
+            log = host.log
+            continued, again, extend = self.shaper.continued, self.shaper.again, log.extend
             until = clock() + BURST_S
+            waits = False
             async for event in stream:
                 if self.finished:
                     return
-                for shaped in feed(event):
-                    if shaped["type"] == "message-added":
-                        self._taken(shaped["id"])
-                        continue
-                    shaped["run_id"] = run_id
-                    append(shaped)
+                text = continued(event)
+                if text is not None and extend(text):  # one more token of an open part: most events are that
+                    self._said += len(text)
+                else:
+                    if waits and not log.pending:  # the writer has had its turn since, and with it all others
+                        until = clock() + BURST_S
+                    if text is None:
+                        self._append(event)
+                    else:
+                        self._said += len(text)
+                        log.append({**again(text), "run_id": self.run_id})
+                    waits = log.pending
+                if self._said > self._max_bytes > 0:
+                    self.abort("policy", f"a run says at most {self._max_bytes} bytes")
                 if clock() >= until or log.crowded:
                     await self._breathe()
                     until = clock() + BURST_S
@@ -231,6 +251,18 @@ class Run:
             if close is not None:
                 with suppress(RuntimeError):
                     await close()
+
+    def _append(self, event: Any) -> None:
+        """Complete an event of the engine's and append what it comes to."""
+        for shaped in self.shaper.feed(event):
+            if shaped["type"] == "message-added":
+                self._taken(shaped["id"])
+                continue
+            if self._max_bytes > 0:
+                text = shaped.get("text")
+                self._said += len(text) if text is not None else len(encode(shaped))
+            shaped["run_id"] = self.run_id
+            self._host.log.append(shaped)
 
     # -- steering
 

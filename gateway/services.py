@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from gateway.engine.port import Engine
     from gateway.outbox import Outbox
+    from gateway.parking import Parked
+    from gateway.quota import Quota
     from gateway.session import Session
     from gateway.stores.base import Store
     from protocol import frames
@@ -23,11 +25,32 @@ class Caller(Protocol):
 
     principal: str
     outbox: Outbox | None
-    owned: set[Session]
+
+    @property
+    def owned(self) -> set[Session | Parked]:
+        """The sessions that it owns on this node, in memory and at rest."""
+        ...
 
     def reply(self, frame: frames.Frame) -> None:
         """Send a reply."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What one run may take: seconds, bytes that its engine says, messages in its session. 0 bounds nothing."""
+
+    deadline_s: float = 0.0
+    max_deadline_s: float = 0.0
+    max_bytes: int = 0
+    max_session_messages: int = 0
+
+    def deadline(self, asked: float | None) -> float | None:
+        """Give a run's deadline: what was asked for or else the server's, and never later than the latest."""
+        wanted = asked if asked is not None else self.deadline_s or None
+        if not self.max_deadline_s:
+            return wanted
+        return self.max_deadline_s if wanted is None else min(wanted, self.max_deadline_s)
 
 
 @dataclass(slots=True)
@@ -44,6 +67,8 @@ class Services:
     commands: dict[tuple[str, str], tuple[Session, str]]
     """(principal, command id) → the session and run that a live or waiting prompt became."""
     tasks: set[asyncio.Task[None]]
+    runs: Quota
+    limits: RunLimits
     draining: bool = False
 
 

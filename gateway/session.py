@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.log import Log
-    from protocol.commands import AttachTarget, Prompt, Resume
+    from protocol.commands import AttachTarget, Prompt, Respond, Resume
     from protocol.events import AbortReason, DequeueReason
     from protocol.frames import Status
     from protocol.messages import Message
@@ -86,8 +86,8 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits, or is held open: the session may leave memory."""
-        return not (self.run or self.queue or self.owners.held or self.log.cursors or self.broken)
+        """Nothing runs or waits, nobody who broke may still come back, and nothing is in doubt."""
+        return not (self.run or self.queue or self.owners.awaited or self.broken or self.deleting)
 
     def row(self) -> SessionRow:
         """Describe the session for the store."""
@@ -130,6 +130,7 @@ class Session:
             raise CommandError("unsupported", "this engine cannot be steered")
         if busy and len(self.queue) >= self._services.queue_limit:
             raise CommandError("queue_full", f"{len(self.queue)} prompts are waiting already")
+        self._check_quota(removed_at)
         spec = RunSpec(
             run_id=new_id("run"),
             mode="prompt",
@@ -138,8 +139,9 @@ class Session:
             on_disconnect=command.on_disconnect,
             on_lost=command.on_lost,
             grace_s=command.grace_s,
-            deadline_s=command.deadline_s,
+            deadline_s=self._services.limits.deadline(command.deadline_s),
             metadata=command.metadata,
+            principal=caller.principal,
             attended=caller.outbox is not None,
         )
         if self.title is None:
@@ -164,13 +166,15 @@ class Session:
             raise CommandError("session_busy", "a run is live in this session")
         if not self.resumable:
             raise CommandError("not_resumable", "there is no unfinished turn to continue")
+        self._check_quota()
         spec = RunSpec(
             run_id=new_id("run"),
             mode="resume",
             command_id=command.id,
             on_disconnect=command.on_disconnect,
             grace_s=command.grace_s,
-            deadline_s=command.deadline_s,
+            deadline_s=self._services.limits.deadline(command.deadline_s),
+            principal=caller.principal,
         )
         self._own(caller)
         return self._accept(command, caller, body, spec, None, latched=latched)
@@ -192,6 +196,15 @@ class Session:
         if self.deleting:
             raise CommandError("session_not_found", "the session is being deleted")
 
+    def _check_quota(self, removed_at: int | None = None) -> None:
+        """Refuse a message too many, or a run too many where none is live: what waits takes the place of one."""
+        most = self._services.limits.max_session_messages
+        count = self.message_count if removed_at is None else removed_at
+        if most and count >= most:
+            raise CommandError("too_large", f"a session has at most {most} messages; start another")
+        if self.run is None:
+            self._services.runs.check(self.principal)
+
     def _accept(
         self,
         command: Prompt | Resume,
@@ -210,27 +223,28 @@ class Session:
             run = self._start(spec, replaces, removed_at)
         ack = frames.ack(command.type, command.id, session_id=self.session_id, run_id=spec.run_id, queued=position)
         if command.id is not None:
-            self._services.commands[self.principal, command.id] = (self, spec.run_id)
+            self._services.commands[caller.principal, command.id] = (self, spec.run_id)
         if run is not None and latched is not None:
             run.abort("user", latched or None)
         return self._acknowledge(command, caller, body, ack, run.begin if run is not None else None)
 
     def _acknowledge(
         self,
-        command: Prompt | Resume,
+        command: Prompt | Resume | Respond,
         caller: Caller,
         body: bytes,
         ack: frames.Frame,
         begin: Callable[[], None] | None = None,
     ) -> Committed:
-        """Store the command with what was appended for it; at the commit reply, attach, and ``begin``."""
+        """Store the command with what was appended for it; at the commit reply, attach to a run, and ``begin``."""
         if command.id is not None:
-            row = CommandRow(self.principal, command.id, self.session_id, body, encode(ack), now_ms())
+            row = CommandRow(caller.principal, command.id, self.session_id, body, encode(ack), now_ms())
             self.log.remember(row)
 
         def then() -> None:
             caller.reply(ack)
-            self.ensure_attached(caller)
+            if command.type != "respond":
+                self.ensure_attached(caller)
             if begin is not None:
                 begin()
 
@@ -245,8 +259,8 @@ class Session:
                 event = _with_command({"type": "message-added", "message": message}, spec)
                 self.log.append({**event, "run_id": run.run_id})
             if command.id is not None:
-                self._services.commands[self.principal, command.id] = (self, run.run_id)
-                run.command_ids.append(command.id)
+                self._services.commands[caller.principal, command.id] = (self, run.run_id)
+                run.steered.append((caller.principal, command.id))
             ack = frames.ack("prompt", command.id, session_id=self.session_id, run_id=run.run_id)
             steering.follow(self._acknowledge(command, caller, body, ack).done)
 
@@ -266,15 +280,16 @@ class Session:
         outbox = caller.outbox
         if outbox is None:
             return
-        cursor = outbox.cursors.get(self.session_id)
-        if cursor is None or cursor.log is not self.log or cursor.role != "owner":
+        if not outbox.owns(self.log):
             seq = 0 if self.log.head == 0 else None
             outbox.attach(self.log, "owner", epoch=self.log.epoch, seq=seq, now=True)
 
     def _start(self, spec: RunSpec, replaces: str | None = None, removed_at: int | None = None) -> Run:
         message_id = new_id("msg")
-        run = Run(self, self._services.engine, spec, message_id, self._services.abort_grace_s)
+        services = self._services
+        run = Run(self, services.engine, spec, message_id, services.abort_grace_s, services.limits.max_bytes)
         self.run = run
+        services.runs.take(self.principal)
         self._prior_spec, self._last_spec = self._last_spec, spec
         self._ended_open = None
         append = self._append
@@ -320,18 +335,20 @@ class Session:
                 return True
         return False
 
-    def _forget(self, spec: RunSpec, steered: Sequence[str] = ()) -> None:
+    def _forget(self, spec: RunSpec, steered: Sequence[tuple[str, str]] = ()) -> None:
         self._recent.append(spec.run_id)
-        for command_id in (spec.command_id, *steered):
-            if command_id is not None:
-                self._services.commands.pop((self.principal, command_id), None)
+        if spec.command_id is not None:
+            self._services.commands.pop((spec.principal, spec.command_id), None)
+        for key in steered:
+            self._services.commands.pop(key, None)
 
     def run_finished(self, run: Run) -> None:
         """Take the next prompt from the queue; see :class:`~gateway.run.RunHost`."""
-        self._forget(run.spec, run.command_ids)
+        self._forget(run.spec, run.steered)
         if self.run is not run:
             return
         self.run = None
+        self._services.runs.release(self.principal)
         self.touched = asyncio.get_running_loop().time()
         self._ended_open = not run.completed
         self.message_count += run.shaper.more_messages
@@ -382,6 +399,11 @@ class Session:
             runs.append(self._aborted(spec.run_id, "dequeued"))
         return runs
 
+    def holds(self, run_id: str) -> bool:
+        """Say whether a run is live here, or waits."""
+        live = self.run is not None and self.run.run_id == run_id
+        return live or any(spec.run_id == run_id for spec in self.queue)
+
     def _drop_steerings(self, run: Run) -> None:
         steerings, run.steerings = run.steerings, []
         for steering in steerings:
@@ -399,18 +421,28 @@ class Session:
     def _aborted(self, run_id: str, state: str) -> dict[str, Any]:
         return {"session_id": self.session_id, "run_id": run_id, "state": state}
 
-    async def respond(self, request_id: str, decision: Any, value: Any) -> None:
-        """Answer an approval; the first answer wins. Raises :exc:`CommandError`."""
-        run = self.run
+    async def respond(self, command: Respond, caller: Caller, *, body: bytes) -> Committed:
+        """Answer an approval; the first answer wins, and is acked once it is committed. Raises :exc:`CommandError`."""
+        run, request_id = self.run, command.request_id
         if run is None or run.reason is not None or request_id not in run.shaper.turn.approvals:
             raise CommandError("request_not_found", "no such request is open")
         answer = getattr(self._services.engine, "respond", None)
         if answer is None:
             raise CommandError("unsupported", "this engine takes no answers")
-        resolved = run.shaper.resolve(request_id, decision)
-        self._append(resolved, run.spec)
+        self._append(run.shaper.resolve(request_id, command.decision), run.spec)
+        effect = self._acknowledge(command, caller, body, frames.ack("respond", command.id, session_id=self.session_id))
         name = run.shaper.engine_name(request_id)
-        await answer(session_id=self.session_id, run_id=run.run_id, request_id=name, decision=decision, value=value)
+        try:
+            await answer(
+                session_id=self.session_id,
+                run_id=run.run_id,
+                request_id=name,
+                decision=command.decision,
+                value=command.value,
+            )
+        except Exception:  # the answer is on record: that its engine could not take it is the engine's affair
+            logger.exception("%s: the engine failed to take an answer", self.session_id)
+        return effect
 
     # -- owners and the disconnect rule
 
@@ -468,6 +500,16 @@ class Session:
         outbox.attach(self.log, target.role, id_=id_, epoch=target.epoch, seq=target.seq)
         return None
 
+    def retire(self) -> None:
+        """Leave memory, at rest: let go of all that points back here, so that nothing waits for a collector.
+
+        Whoever still has the session can append nothing any more: another may be in its place.
+        """
+        for owner in list(self.owners):
+            self.disown(owner)
+        self.owners = Owners(_nothing)
+        self.log.stand_down()
+
     # -- recovery
 
     def restored(self, row: SessionRow) -> None:
@@ -478,12 +520,15 @@ class Session:
             options = orjson.loads(row.run)
             self._last_spec = RunSpec(mode="resume", **options)
 
-    def seal_lost(self) -> None:
-        """Close what a dead process (or a failed store) left open; resume it if its prompt asked for that."""
+    def seal_lost(self, *, stopped: bool = False) -> None:
+        """Close what a dead process (or a failed store) left open; resume it if its prompt asked for that.
+
+        ``stopped``: somebody wanted the run to end, and the process died before it heard of it.
+        """
         fold = self.log.archive.fold
         waiting = list({entry["run_id"]: entry for entry in fold.queue}.values())
         run_id = fold.run_id
-        stopped = fold.status == "aborting"  # somebody wanted the run to end: it is not taken up again
+        stopped |= fold.status == "aborting"  # somebody wanted the run to end: it is not taken up again
         if run_id is not None:
             for event in closing_events(open_turn(fold), LOST):
                 self.log.append({**event, "run_id": run_id})
@@ -506,28 +551,38 @@ class Session:
                 grace_s=last.grace_s,
                 deadline_s=last.deadline_s,
                 metadata=last.metadata,
+                principal=last.principal,
                 resumes=last.resumes + 1,
             )
             self.log.after(Committed(self._start(spec).begin))
 
-    def _store_lost(self) -> None:
-        """A commit failed: stop what runs; nothing can be said until the store is back."""
-        self.broken = True
+    def halt(self) -> bool:
+        """Stop what runs, at once and without a word in the log. False: nothing ran."""
         run, self.run = self.run, None
         if run is not None:
+            self._services.runs.release(self.principal)
             run.lose()
-            self._forget(run.spec, run.command_ids)
+            self._forget(run.spec, run.steered)
             for steering in run.steerings:
                 steering.fail(store_unavailable())
         for spec in self.queue:
             self._forget(spec)
         self.queue.clear()
         self._interrupts = 0
-        if run is not None:  # and not again each time that sealing it fails
+        return run is not None
+
+    def _store_lost(self) -> None:
+        """A commit failed: stop what runs; nothing can be said until the store is back."""
+        self.broken = True
+        if self.halt():  # and not again each time that sealing it fails
             refusal = frames.error(store_unavailable(), None, self.session_id)
             for owner in {cursor.sink for cursor in self.log.cursors}:
                 owner.reply(refusal)
         self._services.lost(self)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _with_command(event: dict[str, Any], spec: RunSpec) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Shaper:
         self._fresh = True  # the message that the run's start brought has not been named by the engine yet
         self._names: dict[tuple[str, str], str] = {}  # (kind, the engine's id) -> the session's
         self._implicit: str | None = None  # the open part that deltas without id continue
+        self._continues: str | None = None  # the type of delta that came last, if for that part: nothing came since
         self._tools: dict[str, Event] = {}  # call_id -> part_id, call_id, tool of an open call
         self._inputs: dict[str, list[str]] = {}  # call_id -> raw arguments so far
         self._finish: Event | None = None  # the engine's message-finish, held for run-finish
@@ -49,11 +50,28 @@ class Shaper:
 
     # -- while the run is alive
 
+    def continued(self, event: Any) -> str | None:
+        """Give the text of a plain delta that only goes on where the last one stopped; None: :meth:`feed` it.
+
+        Most of what engines yield is that, and it needs nothing of what :meth:`feed` does.
+        """
+        kind = self._continues
+        if kind is None or type(event) is not dict or event.get("type") != kind or "part_id" in event:
+            return None
+        text = event.get("text")
+        return text if type(text) is str and text and len(text) <= 8192 and text.isascii() else None
+
+    def again(self, text: str) -> Event:
+        """Give the protocol's event for what was :meth:`continued`."""
+        message_id, part_id = self.turn.message_id, self._implicit
+        return {"type": self._continues, "message_id": message_id, "part_id": part_id, "text": text}
+
     def feed(self, event: Any) -> list[Event]:
         """Give the protocol's events for one of the engine's. Raises TypeError for what is no event at all."""
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             raise TypeError(f"an engine yields dicts with a type, not {type(event).__name__}")
         kind = event["type"]
+        self._continues = None
         if self._closing:
             self._note_ending(kind, event)
             return []
@@ -97,6 +115,8 @@ class Shaper:
         elif not text.isascii():
             delta["text"] = clean_text(text)
         out.append(delta)
+        if part_id == self._implicit and "truncated" not in delta:
+            self._continues = kind
         return out
 
     def _open_part(self, kind: str, name: str | None, out: list[Event]) -> str:
@@ -159,6 +179,7 @@ class Shaper:
 
     def steer(self) -> list[Event]:
         """The run takes new user messages here: end the message, leave a mark for them, begin the next message."""
+        self._continues = None
         out: list[Event] = []
         if self._finish is None:
             self._finish = {"finish_reason": "steered"}
@@ -433,6 +454,7 @@ class Shaper:
     def begin_closing(self) -> None:
         """An abort was requested: from now on only what closes the turn is taken, and kept for :meth:`ending`."""
         self._closing = True
+        self._continues = None
         self._finish = None
 
     def _note_ending(self, kind: str, event: Event) -> None:

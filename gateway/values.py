@@ -54,6 +54,8 @@ def bound_text(event: Event) -> None:
 
 def name_of(value: Any) -> str | None:
     """Read an engine's id: a string, or a number that is meant as one."""
+    if type(value) is str:
+        return value or None
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value) if abs(value) <= MAX_SEQ else None
     return value if isinstance(value, str) and value else None

@@ -45,10 +45,10 @@ def decode_command(data: str | bytes) -> Command:
     try:
         return _decode(data)
     except BadCommand as exc:
-        mended = _mended(data) if exc.code == "bad_frame" else None
-        if mended is None:
+        text = mended(data) if exc.code == "bad_frame" else None
+        if text is None:
             raise
-    return _decode(mended)
+    return _decode(text)
 
 
 def _decode(data: str | bytes) -> Command:
@@ -63,7 +63,7 @@ def _decode(data: str | bytes) -> Command:
         raise _explain(exc, data) from None
 
 
-def _mended(data: str | bytes) -> bytes | None:
+def mended(data: str | bytes) -> bytes | None:
     """Replace lone surrogates: they are JSON (a browser sends half an emoji so) and no text. None: not the trouble."""
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     if not _SURROGATE.search(text):
@@ -91,7 +91,8 @@ def _explain(exc: ValidationError, data: str | bytes) -> BadCommand:
     else:
         # The first item of loc is the union's tag, which the sender knows.
         where = ".".join(str(item) for item in first["loc"][1:]) or "frame"
-        bad = BadCommand("invalid", f"{where}: {first['msg']}")
+        # What our own validators say, pydantic introduces.
+        bad = BadCommand("invalid", f"{where}: {first['msg'].removeprefix('Value error, ')}")
     bad.id = _id_of(data)
     return bad
 
@@ -199,7 +200,7 @@ class EventEncoder:
         seq = event["seq"]
         if event["type"] not in DELTAS or "truncated" in event:
             return Record(seq, encode(event))
-        key = (event["type"], event["run_id"], event["part_id"])
+        key = (event["part_id"], event["type"], event["run_id"])
         if key != self._key:
             head = {name: event[name] for name in event if name not in ("seq", "text", "from")}
             self._head = encode(head)[:-1]
@@ -208,54 +209,14 @@ class EventEncoder:
         return Record(seq, b'%b,"seq":%d,"text":"%b"}' % (self._head, seq, text), self._head, text)
 
 
-def frames(
-    records: Sequence[Record], start: int, *, merge: bool, limit: int, force: bool = True
-) -> tuple[list[bytes], int, int]:
-    """Take encoded frames from ``records[start:]`` up to ``limit`` bytes (with ``force``, one at least).
+def message(parts: Sequence[bytes], *, joined: bool = False) -> bytes:
+    """Put encoded frames into one message: a single one bare, several as an array.
 
-    With ``merge``, neighbouring deltas of one part become one frame with ``from``. Returns the frames, the index of the
-    first record not taken, and the bytes taken (a comma each included).
+    ``joined``: a part holds several, with commas between.
     """
-    out: list[bytes] = []
-    size = 0
-    index = start
-    count = len(records)
-    while index < count:
-        record = records[index]
-        head = record.head
-        stop = index + 1
-        if merge and head is not None and stop < count and records[stop].head is head:
-            room = limit - size - len(head) - 64
-            texts = [record.text]
-            room -= len(record.text)
-            while stop < count and records[stop].head is head:
-                room -= len(records[stop].text)
-                if room < 0:
-                    break
-                texts.append(records[stop].text)
-                stop += 1
-            if len(texts) > 1:
-                last = records[stop - 1].seq
-                data = b'%b,"from":%d,"seq":%d,"text":"%b"}' % (head, record.seq, last, b"".join(texts))
-            else:
-                data = record.data
-        else:
-            data = record.data
-        if (out or not force) and size + len(data) + 2 > limit:  # the brackets of the array count too
-            break
-        out.append(data)
-        size += len(data) + 1
-        index = stop
-        if size >= limit:
-            break
-    return out, index, size
-
-
-def message(parts: Sequence[bytes]) -> str:
-    """Join encoded frames into one message: a single frame bare, several as an array."""
-    if len(parts) == 1:
-        return parts[0].decode()
-    return (b"[" + b",".join(parts) + b"]").decode()
+    if len(parts) == 1 and not joined:
+        return parts[0]
+    return b"[%b]" % b",".join(parts)
 
 
 def decode_message(data: str | bytes) -> list[dict[str, Any]]:

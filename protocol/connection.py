@@ -18,7 +18,7 @@ MAX_BAD_FRAMES = 20
 """This many undecodable frames in a row end the connection with 4400."""
 
 MAX_RATE_ERRORS = 1000
-"""This many refused commands in a row end the connection with 4105: it is not listening."""
+"""This many refused commands without a pause (half of the budget back) end the connection with 4105: nobody listens."""
 
 SILENCE_FACTOR = 3
 """A client that has sent ``ping`` and then nothing for so many heartbeats is gone (4103)."""
@@ -125,6 +125,11 @@ class Connection:
         self.greeted = True
         return [Handle(Hello()), Handle(command)]
 
+    @property
+    def flooding(self) -> bool:
+        """Commands were refused for their rate, and the client has not paused since."""
+        return self._refused > 0
+
     def close(self, code: CloseCode, reason: str) -> Close:
         """Note that the connection is ending; nothing more is taken from the client."""
         self.closing = True
@@ -178,8 +183,9 @@ class Connection:
         self._budget_at = now
         if self._budget < 1:
             return False
+        if self._budget >= max(rate, 1.0) / 2:  # it has paused; one that floods gets one through now and then, too
+            self._refused = 0
         self._budget -= 1
-        self._refused = 0
         return True
 
     def _limited(self, command: Command) -> list[Action]:

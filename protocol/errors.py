@@ -112,8 +112,8 @@ class CommandError(GatewayError):
 
     @property
     def retryable(self) -> bool:
-        """True where the same command may succeed later."""
-        return self.code in RETRYABLE
+        """True where the same command may succeed later: by its code, or because somebody said when."""
+        return self.code in RETRYABLE or self.retry_after_s is not None
 
 
 class CloseConnection(GatewayError):

@@ -101,14 +101,6 @@ class Transcript:
         for _, part in parts:
             self._index(part)
 
-    def trim(self, keep: int) -> None:
-        """Drop all but the newest ``keep`` messages (open ones always stay): they can be had as history."""
-        finished = len(self._messages) - len(self._open)
-        surplus = min(len(self._messages) - keep, finished)
-        if surplus > 0:
-            del self._messages[:surplus]
-            self.has_more = True
-
     def apply(self, frame: Mapping[str, Any]) -> Verdict:
         """Fold one frame, by the client rule: next seq applies, an old one is dropped, a later one is a gap."""
         seq = frame.get("seq")

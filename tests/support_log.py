@@ -11,9 +11,10 @@ from gateway.stores.base import ChunkRow, SessionRow, StoredSession
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.log import Cursor, Writer
+    from gateway.cursor import Cursor
     from gateway.outbox import Outbox
     from gateway.stores.base import Commit
+    from gateway.writer import Writer
 
 Event = dict[str, Any]
 Frame = dict[str, Any]
@@ -58,6 +59,18 @@ def commit(log: Log, now: int = 1000) -> Commit:
     return batch.commit
 
 
+def held(log: Log) -> dict[int, bytes]:
+    """Everything that can be replayed, event by event, by seq."""
+    lines: dict[int, bytes] = {}
+    seq = log.floor
+    while (taken := log.ring.take(seq, merge=False, limit=1)).parts:
+        (line,) = taken.parts
+        seq = json.loads(line)["seq"]
+        assert (seq, False) == (taken.seq, taken.joined)
+        lines[seq] = line
+    return lines
+
+
 def start(run_id: str = "r", message_id: str = "m", text: str = "hi") -> list[Event]:
     user = {"id": f"u-{run_id}", "role": "user", "parts": [{"type": "text", "text": text}], "created_at": 1}
     return [
@@ -98,7 +111,7 @@ def turn(log: Log, n: int, text: str = "answer", now: int = 1000) -> None:
     say(log, *start(run, message), text_start(**ids), delta(text, **ids), end, *finish(run, message), now=now)
 
 
-def messages_of(outbox: Outbox) -> list[str]:
+def messages_of(outbox: Outbox) -> list[bytes]:
     """Everything that waits, message by message."""
     out = []
     while (message := outbox.next_message()) is not None:
@@ -106,7 +119,7 @@ def messages_of(outbox: Outbox) -> list[str]:
     return out
 
 
-def frames_in(message: str) -> list[Frame]:
+def frames_in(message: bytes) -> list[Frame]:
     value = json.loads(message)
     return value if isinstance(value, list) else [value]
 
@@ -116,8 +129,8 @@ def frames_of(outbox: Outbox) -> list[Frame]:
     return [frame for message in messages_of(outbox) for frame in frames_in(message)]
 
 
-def stored(log: Log, commits: Sequence[Commit]) -> tuple[StoredSession, list[bytes]]:
-    """What a store would give back after these commits (removals aside), and its newest messages."""
+def stored(log: Log, commits: Sequence[Commit]) -> StoredSession:
+    """What a store would give back after these commits (removals aside)."""
     chunks: list[ChunkRow] = []
     rows: dict[int, bytes] = {}
     seq, checkpoint = 0, None
@@ -131,7 +144,7 @@ def stored(log: Log, commits: Sequence[Commit]) -> tuple[StoredSession, list[byt
             chunks = [chunk for chunk in chunks if chunk.last_seq > drop_to]
     row = session_row(session_id=log.session_id, epoch=log.epoch)
     tail = [rows[position] for position in sorted(rows)][-50:]
-    return StoredSession(row, seq, checkpoint, chunks, len(rows)), tail
+    return StoredSession(row, seq, checkpoint, chunks, len(rows), tail)
 
 
 class Recorder:

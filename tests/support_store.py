@@ -13,13 +13,14 @@ from gateway.stores.base import (
     CommandRow,
     Commit,
     SessionRow,
+    ShareRow,
     Store,
     StoredSession,
     StoreUnavailable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
 Event = dict[str, Any]
@@ -32,6 +33,7 @@ class _Kept:
     checkpoint: bytes | None = None
     chunks: dict[int, ChunkRow] = field(default_factory=dict)
     messages: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    shares: dict[str, ShareRow] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -48,15 +50,19 @@ class MemoryStore:
     async def close(self) -> None:
         self._open = False
 
+    async def reach(self) -> None:
+        self._check()
+
     def _check(self) -> None:
         if not self._open:
             raise StoreUnavailable("the store is closed")
 
-    async def commit(self, commits: Sequence[Commit]) -> None:
+    async def commit(self, commits: Sequence[Commit]) -> frozenset[int]:
         self._check()
         self._refuse_conflicts(commits)
         for commit in commits:
             self._apply(commit)
+        return frozenset()
 
     def _refuse_conflicts(self, commits: Sequence[Commit]) -> None:
         new = [(row.principal, row.command_id) for c in commits if not c.delete for row in c.commands]
@@ -94,6 +100,10 @@ class MemoryStore:
                 del kept.messages[position]
         for row in commit.commands:
             self._commands[row.principal, row.command_id] = (commit.sid, row, None)
+        for share in commit.shares:
+            kept.shares.pop(share.principal, None)
+            if share.role is not None:
+                kept.shares[share.principal] = share
         compaction = commit.compaction
         if compaction is not None:
             for message in compaction.messages:
@@ -109,12 +119,14 @@ class MemoryStore:
                 return kept
         return None
 
-    async def load(self, principal: str, session_id: str) -> StoredSession | None:
+    async def load(self, principal: str, session_id: str, newest: int = 0) -> StoredSession | None:
         kept = self._find(principal, session_id)
         if kept is None:
             return None
         chunks = [kept.chunks[first] for first in sorted(kept.chunks)]
-        return StoredSession(kept.row, kept.seq, kept.checkpoint, chunks, max(kept.messages, default=-1) + 1)
+        stored = max(kept.messages, default=-1) + 1
+        tail = [kept.messages[position][1] for position in sorted(kept.messages)[max(0, stored - newest) :]]
+        return StoredSession(kept.row, kept.seq, kept.checkpoint, chunks, stored, tail)
 
     async def session(self, principal: str, session_id: str) -> SessionRow | None:
         kept = self._find(principal, session_id)
@@ -141,6 +153,20 @@ class MemoryStore:
         self._check()
         found = self._commands.get((principal, command_id))
         return None if found is None else found[1]
+
+    def _shares(self) -> list[ShareRow]:
+        self._check()
+        rows = [share for kept in self._kept.values() for share in kept.shares.values()]
+        return sorted(rows, key=lambda share: (share.created_at, share.sid, share.principal))
+
+    async def shared(self, principal: str, session_id: str) -> ShareRow | None:
+        return next((s for s in self._shares() if (s.principal, s.session_id) == (principal, session_id)), None)
+
+    async def shares(self, sid: int) -> list[ShareRow]:
+        return [share for share in self._shares() if share.sid == sid]
+
+    async def shared_with(self, principal: str) -> list[ShareRow]:
+        return [share for share in self._shares() if share.principal == principal]
 
     async def active(self) -> list[tuple[str, str]]:
         self._check()
@@ -208,6 +234,8 @@ class FaultyStore:
     doubts: int = 0
     """So many of the next commits are made, and then said to have failed: their fate is unknown to the gateway."""
     outstanding: int = 0
+    answered: Callable[[], None] = lambda: None
+    """Called while whoever asked still waits for the answer."""
     _gate: list[asyncio.Future[None]] = field(default_factory=list)
 
     def hold(self) -> None:
@@ -228,6 +256,7 @@ class FaultyStore:
             self.outstanding -= 1
         if self.dead:
             await asyncio.get_running_loop().create_future()
+        self.answered()
         return answer
 
     async def _read(self, question: Any) -> Any:
@@ -236,13 +265,16 @@ class FaultyStore:
             raise StoreUnavailable("the test broke the store")
         return await self._ask(question)
 
+    async def reach(self) -> None:
+        await self._read(self.inner.reach())
+
     async def open(self) -> None:
         await self._ask(self.inner.open())
 
     async def close(self) -> None:
         await self._ask(self.inner.close())
 
-    async def commit(self, commits: Sequence[Commit]) -> None:
+    async def commit(self, commits: Sequence[Commit]) -> frozenset[int]:
         if self.held:
             waiter = asyncio.get_running_loop().create_future()
             self._gate.append(waiter)
@@ -252,14 +284,15 @@ class FaultyStore:
         if self.fails or self.broken:
             self.fails = max(0, self.fails - 1)
             raise StoreUnavailable("the test refused the commit")
-        await self._ask(self.inner.commit(commits))
-        self.ledger.note(commits)
+        refused = await self._ask(self.inner.commit(commits))
+        self.ledger.note([commit for commit in commits if commit.sid not in refused])
         if self.doubts:
             self.doubts -= 1
             raise StoreUnavailable("the test lost the commit's answer")
+        return refused
 
-    async def load(self, principal: str, session_id: str) -> StoredSession | None:
-        found: StoredSession | None = await self._read(self.inner.load(principal, session_id))
+    async def load(self, principal: str, session_id: str, newest: int = 0) -> StoredSession | None:
+        found: StoredSession | None = await self._read(self.inner.load(principal, session_id, newest))
         return found
 
     async def messages(self, sid: int, start: int, stop: int) -> list[bytes]:
@@ -280,6 +313,18 @@ class FaultyStore:
 
     async def command(self, principal: str, command_id: str) -> CommandRow | None:
         found: CommandRow | None = await self._read(self.inner.command(principal, command_id))
+        return found
+
+    async def shared(self, principal: str, session_id: str) -> ShareRow | None:
+        found: ShareRow | None = await self._read(self.inner.shared(principal, session_id))
+        return found
+
+    async def shares(self, sid: int) -> list[ShareRow]:
+        found: list[ShareRow] = await self._read(self.inner.shares(sid))
+        return found
+
+    async def shared_with(self, principal: str) -> list[ShareRow]:
+        found: list[ShareRow] = await self._read(self.inner.shared_with(principal))
         return found
 
     async def active(self) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gateway.auth import Anonymous
@@ -17,12 +18,16 @@ from gateway.endpoint import Endpoint
 from gateway.engine.port import current_run
 from gateway.hub import Hub
 from gateway.outbox import REPLY_BYTES
+from gateway.parking import Parked
 from protocol.codec import BATCH_BYTES, MAX_MESSAGE_BYTES, decode_message, encode
 from protocol.transcript import Transcript
+from tests.e2e.support import check_log
+from tests.support_log import held
+from tests.support_loop import fake_loop
 from tests.support_store import FaultyStore, Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 
     from gateway.session import Session
     from gateway.stores.base import Store
@@ -205,6 +210,8 @@ class Client:
         self.unanswered: dict[str, Frame] = {}
         """Prompts and resumes not answered yet: sent again after a reconnect, to the letter."""
         self.answers: dict[str, Frame] = {}
+        self.heard: list[Frame] = []
+        """All that it was sent since a test last cleared it."""
         self.run_ids: dict[str, str] = {}
         """command id → run id, as acknowledged."""
         self.awaited: set[str] = set()
@@ -275,6 +282,16 @@ class Client:
         self._attaching.pop(session_id, None)
         self.send({"type": "detach", "id": self.new_id(), "session_id": session_id})
 
+    def check_up_to_date(self) -> None:
+        """Who is attached and reads has all that was published, whether the session is in memory or not."""
+        if self.socket is None or not self.socket.reads:
+            return
+        for session_id in self._live & self.roles.keys() - self._attaching.keys():
+            session = self.world.session(session_id)
+            parked = self.world.hub.parking.sessions.get(("local", session_id))
+            head = session.log.head if session is not None else parked.seq if parked is not None else None
+            assert self.held[session_id].seq == head, f"invariant 6: {self.name} is attached to {session_id}"
+
     # -- hearing
 
     def _message(self, text: str) -> None:
@@ -288,6 +305,7 @@ class Client:
             self._frame(frame)
 
     def _frame(self, frame: Frame) -> None:
+        self.heard.append(frame)
         kind = frame["type"]
         if kind in CONNECTION_FRAMES:
             self._reply(frame)
@@ -383,12 +401,14 @@ class World:
         self.ledger = Ledger()
         self.clients = [Client(self, name) for name in ("ann", "bob", "cy")]
         self._disk = disk
+        self.hasty = 0
+        """So many times yet, sessions leave memory as soon as they may while the store is being asked something."""
         self._sockets: list[Socket] = []
         self._folds: dict[str, Transcript] = {}
         self._boot()
 
     def _boot(self) -> None:
-        self.store = FaultyStore(self._disk(), self.ledger)
+        self.store = FaultyStore(self._disk(), self.ledger, answered=self._answered)
         self.loop.busy = lambda: self.store.outstanding > 0
         self.puppets = Puppets()
         self.hub = Hub(self.puppets, self.store, self.settings)
@@ -426,6 +446,20 @@ class World:
         if problems:
             raise problems[0]
         assert self.loop.problems == []
+
+    def leave_memory(self) -> None:
+        """Have every session that may leave memory do so, however short it has been at rest."""
+        parking = self.hub.parking
+        for session in list(self.hub.sessions.values()):
+            if parking.may_leave(session):
+                parking.leave(session)
+
+    def _answered(self) -> None:
+        if self.hasty:
+            self.hasty -= 1
+            self.leave_memory()
+            # And once more when whoever asked has gone on, but nobody who waits for that one.
+            self.loop.call_soon(self.leave_memory)
 
     def session(self, session_id: str) -> Session | None:
         return self.hub.sessions.get(("local", session_id))
@@ -477,9 +511,31 @@ class World:
             assert outbox._front_bytes <= REPLY_BYTES or outbox.overflowed, "invariant 10: replies are bounded"
         for session in self.hub.sessions.values():
             log = session.log
-            assert len(log.records) == log.head - log.floor, "invariant 1: the ring holds floor+1 … head"
+            assert list(held(log)) == list(range(log.floor + 1, log.head + 1)), (
+                "invariant 1: the ring holds floor+1 … head"
+            )
             for cursor in log.cursors:
                 assert cursor.seq <= log.head, "invariant 6: a cursor is never ahead of its log"
+        self.check_parked()
+        for client in self.clients:
+            client.check_up_to_date()
+
+    def check_parked(self) -> None:
+        """What has left memory and who waits for it know of each other, and of nothing else."""
+        at_rest = self.hub.parking.sessions
+        assert not at_rest.keys() & self.hub.sessions.keys(), "a session is in memory or it is not"
+        held = set()
+        for link in self.endpoint.links:
+            for session_id, place in link._out.cursors.items():
+                if isinstance(place, Parked):
+                    assert place.session_id == session_id
+                    assert link._out in (*place.attached, *place.observing)
+                    held.add(place)
+            for owned in link.owned:
+                if isinstance(owned, Parked):
+                    assert link in owned.owners
+                    held.add(owned)
+        assert held == set(at_rest.values()), "nothing is kept for connections that have ended"
 
     async def server_messages(self, session: Session) -> list[Frame]:
         archive = session.log.archive
@@ -490,3 +546,19 @@ class World:
 
 async def _call(function: Callable[[], None]) -> None:
     function()
+
+
+@contextmanager
+def one_world(memory: Any, settings: Settings) -> Iterator[World]:
+    """Give a world on a loop of its own; at the end each session's log is looked at, and nothing goes on."""
+    with fake_loop() as loop:
+        world = World(loop, lambda: memory, settings=settings)
+        yield world
+        world.sync()
+        world.check_bounds()
+        for events in world.ledger.events.values():
+            check_log(events, finished=False)
+        world.store.dead = True
+        for script in world.puppets.live:
+            script.temper = "deaf"
+        loop.kill_tasks()

@@ -246,9 +246,9 @@ def test_restoring_puts_the_newest_stored_messages_before_the_fold() -> None:
     log.compact()
     commits.append(say(log))
     archive = Archive()
-    found, tail = stored(log, commits)
+    found = stored(log, commits)
     archive.restore(found)
-    archive.finish_restore(tail)
+    archive.finish_restore(found.tail)
     assert archive.fold.messages == log.archive.fold.messages
     assert (archive.window, archive.stored, archive.count) == (30, 80, 80)
     assert archive.seen == log.archive.seen

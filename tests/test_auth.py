@@ -16,6 +16,12 @@ async def test_without_authentication_everybody_is_the_same_principal() -> None:
     assert await anonymous.authenticate(None) == await anonymous.authenticate("whatever") == Principal("local")
 
 
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\0b", "a\nb", "\ud800"])
+def test_nobody_is_called_what_cannot_be_printed(name: str) -> None:
+    with pytest.raises(ValueError, match="printable"):
+        Principal(name)
+
+
 async def test_each_token_is_a_principal_of_its_own_and_the_same_one_each_time() -> None:
     tokens = StaticTokens(["alpha", "beta"])
     assert tokens.required is True

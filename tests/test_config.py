@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.config import BadSetting, Settings, canonical, check, read_settings
+from gateway.app import open_store
+from gateway.config import BadSetting, Settings, canonical, check, misspelt, read_settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = [field.name for field in fields(Settings) if str(field.type) in ("int", "float")]
 
 
@@ -67,6 +69,28 @@ def test_names_are_taken_as_people_write_them(written: str, name: str | None) ->
     assert canonical(written) == name
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("GATEWAY_TOKNE", "GATEWAY_TOKEN"),
+        ("GATEWAY_MAX_FRAM_BYTES", "GATEWAY_MAX_FRAME_BYTES"),
+        ("GATEWAY_ORIGIN", "GATEWAY_ORIGINS"),
+        ("GATEWAY_TOKEN", None),
+        ("GATEWAY_HEARTBEAT", None),  # short for what it means
+        ("GATEWAY_URL", None),
+        ("GATEWAY_PYTHON", None),
+        ("TOKEN", None),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_is_named(variable: str, meant: str | None) -> None:
+    lines = misspelt({variable: "s3cret"})
+    assert (meant is not None) == bool(lines)
+    if meant is not None:
+        assert variable in lines[0]
+        assert meant in lines[0]
+        assert "s3cret" not in lines[0]
+
+
 def test_other_peoples_variables_are_left_alone() -> None:
     assert read_settings({}, {"GATEWAY_OF_INDIA": "Mumbai", "PORT": "x"}) == Settings()
 
@@ -117,13 +141,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), 10**400])
 def test_every_number_has_a_range(name: str, value: float) -> None:
-    with pytest.raises(BadSetting, match=f"^{name}: "):
+    with pytest.raises(BadSetting, match=f"^{name.replace('_', '-')}: "):
         check(with_(name, value))
 
 
 @pytest.mark.parametrize("name", ["heartbeat_s", "hello_timeout", "send_timeout", "commands_per_s"])
 def test_some_numbers_may_not_be_zero(name: str) -> None:
-    with pytest.raises(BadSetting, match=f"^{name}: "):
+    with pytest.raises(BadSetting, match=f"^{name.replace('_', '-')}: "):
         check(with_(name, 0))
 
 
@@ -131,13 +155,13 @@ def test_some_numbers_may_not_be_zero(name: str) -> None:
     ("settings", "name"),
     [
         ({"port": 65536}, "port"),
-        ({"log_level": "loud"}, "log_level"),
+        ({"log_level": "loud"}, "log-level"),
         ({"token": ""}, "token"),
         ({"token": "a,,b"}, "token"),
     ],
 )
 def test_other_bad_values_are_named(settings: dict[str, Any], name: str) -> None:
-    with pytest.raises(BadSetting, match=f"^{name}: "):
+    with pytest.raises(BadSetting, match=f"^{name.replace('_', '-')}: "):
         check(Settings(**settings))
 
 
@@ -145,3 +169,32 @@ def test_a_message_about_a_bad_setting_is_one_line() -> None:
     with pytest.raises(BadSetting) as caught:
         read_settings({}, {"GATEWAY_PORT": "a\nb"})
     assert len(str(caught.value).splitlines()) == 1
+
+
+# -- the store's address
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:secret@h/db", "postgresql://u:secret@[h/db", "postgresql://u:secret@h/db?pool_size=many", "x"]
+)
+def test_a_store_that_cannot_be_is_one_line_without_its_password(url: str) -> None:
+    with pytest.raises(BadSetting) as caught:
+        open_store(url)
+    assert str(caught.value).startswith("store: ")
+    assert len(str(caught.value).splitlines()) == 1
+    assert "secret" not in str(caught.value)
+
+
+def test_postgresql_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gateway.stores.pg_address", "gateway.stores.postgres", "gateway.stores.shared"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(BadSetting, match=r"agent-gateway\[postgres\]"):
+        open_store("postgresql://h/db")
+
+
+def test_who_uses_sqlite_pays_for_nothing_of_postgresql() -> None:
+    heavy = ("psycopg", "psycopg_pool", "sqlalchemy.dialects.postgresql", "alembic")
+    program = f"import sys, gateway.cli\nprint([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"

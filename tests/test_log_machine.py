@@ -291,6 +291,14 @@ class LogMachine(RuleBasedStateMachine):
         self.world.loop.advance(seconds)
 
     @rule()
+    def sessions_leave_memory(self) -> None:
+        self.world.leave_memory()
+
+    @rule(times=st.integers(1, 3))
+    def sessions_leave_memory_while_somebody_waits_for_the_store(self, times: int) -> None:
+        self.world.hasty = times
+
+    @rule()
     def everything_goes_quiet(self) -> None:
         """Nobody is connected, nothing runs, time passes: sessions leave memory."""
         for client in self.world.clients:

@@ -86,7 +86,7 @@ def test_replies_overtake_events_and_list_changes(batch: bool) -> None:
     say(log, *start())
     out = outbox(batch=batch)
     out.attach(log, "owner", epoch="ep", seq=0)
-    assert kinds(frames_in(out.next_message() or ""))[0] == "attached"
+    assert kinds(frames_in(out.next_message() or b""))[0] == "attached"
     say(log, text_start())
     out.change({"type": "session-changed", "session_id": "s", "title": None})
     out.reply(pong(1))
@@ -159,8 +159,8 @@ def test_recovery_is_decided_by_epoch_and_seq(epoch: str | None, seq: int | None
 def test_below_the_floor_there_is_a_snapshot_also_from_zero() -> None:
     log = make_log()
     say(log, *start(), now=1)
-    say(log, text_start(), now=2)
-    log.expire(before=2, max_bytes=10**9)
+    say(log, text_start(), now=2000)
+    log.expire(before=2000, max_bytes=10**9)
     for seq in (0, 2):
         out = outbox()
         out.attach(log, "owner", epoch="ep", seq=seq)
@@ -235,7 +235,7 @@ def test_a_subscription_that_ends_says_why_and_only_once() -> None:
     out = outbox()
     out.attach(log, "owner")
     frames_of(out)
-    cursor = out.cursors["s"]
+    (cursor,) = log.cursors
     out.end(cursor, "deleted")
     out.end(cursor, "deleted")
     assert frames_of(out) == [{"type": "detached", "session_id": "s", "reason": "deleted"}]
@@ -427,6 +427,7 @@ def test_a_session_that_is_told_of_nothing_new_holds_nobody_up(batch: bool) -> N
     for log in (quiet, busy):
         box.attach(log, "owner", epoch=log.epoch, seq=log.head)
     messages_of(box)
-    box.ready(box.cursors["quiet"])
+    (cursor,) = quiet.cursors
+    box.ready(cursor)
     say(busy, text_start(part_id="last"), delta("more", part_id="last"))
     assert kinds(frames_of(box)) == ["text-start", "text-delta"]

@@ -14,7 +14,7 @@ from gateway.config import Settings, canonical
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCK = re.compile(r"<!-- file: (\S+) -->\n```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"<!-- file: (\S+) -->\n```(?:python|html|tsx)\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize(("path", "code"), BLOCK.findall(README))
@@ -23,7 +23,7 @@ def test_a_program_in_the_readme_is_the_file_that_is_tested(path: str, code: str
 
 
 def test_every_program_is_shown() -> None:
-    assert README.count("<!-- file:") == len(BLOCK.findall(README)) == 8
+    assert README.count("<!-- file:") == len(BLOCK.findall(README)) == 11
 
 
 def test_every_test_named_in_the_readme_exists() -> None:

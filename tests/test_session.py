@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from protocol.messages import ABORT_ERROR
-from tests.e2e.support import check_log
-from tests.support_loop import fake_loop
 from tests.support_store import MemoryStore
-from tests.support_world import SETTINGS, Client, End, World
+from tests.support_world import SETTINGS, Client, End, World, one_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,17 +25,8 @@ Frame = dict[str, Any]
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with fake_loop() as loop:
-        memory = MemoryStore()
-        made = World(loop, lambda: memory, settings=replace(SETTINGS, retain_s=300.0, retain_bytes=10**7, evict_s=60.0))
+    with one_world(MemoryStore(), replace(SETTINGS, retain_s=300.0, retain_bytes=10**7, evict_s=60.0)) as made:
         yield made
-        made.sync()
-        for events in made.ledger.events.values():
-            check_log(events, finished=False)
-        made.store.dead = True
-        for script in made.puppets.live:
-            script.temper = "deaf"
-        loop.kill_tasks()
 
 
 @pytest.fixture
@@ -400,6 +389,19 @@ def test_what_a_failed_commit_left_open_is_found_by_the_next_process(world: Worl
     assert finishes(world) == [("lost", None)]
 
 
+def test_who_attached_to_a_session_that_never_came_to_be_is_told(world: World, ann: Client) -> None:
+    bob = connected(world, 1)
+    world.store.hold()
+    prompt(world, ann)
+    bob.attach("s")
+    world.sync()
+    assert [frame["type"] for frame in bob.heard[-2:]] == ["attached", "snapshot"]
+    world.store.fails = 1
+    world.store.release()
+    world.loop.advance(1)
+    assert bob.heard[-1] == {"type": "detached", "session_id": "s", "reason": "deleted"}
+
+
 def test_a_session_that_never_came_to_be_does_not_take_another_with_it(world: World, ann: Client) -> None:
     world.store.fails = 1
     prompt(world, ann)
@@ -506,9 +508,9 @@ def test_a_session_that_a_prompt_makes_while_it_is_looked_for_is_one_session(
     store, found = world.store, world.loop.create_future()
     load = store.load
 
-    async def slow(principal: str, session_id: str) -> StoredSession | None:
+    async def slow(principal: str, session_id: str, newest: int) -> StoredSession | None:
         await found
-        return await load(principal, session_id)
+        return await load(principal, session_id, newest)
 
     monkeypatch.setattr(store, "load", slow)
     looking = world.loop.create_task(world.hub._load(("local", "s")))

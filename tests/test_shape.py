@@ -17,7 +17,7 @@ from protocol.codec import MAX_MESSAGE_BYTES
 from protocol.events import Event
 from protocol.messages import ABORT_ERROR
 from tests.e2e.support import check_log
-from tests.support_log import make_log, say, start
+from tests.support_log import held, make_log, say, start
 
 _event: TypeAdapter[Any] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 
@@ -362,6 +362,47 @@ _events = st.fixed_dictionaries(
 )
 
 
+_tokens = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text-delta", "reasoning-delta"]), "text": st.sampled_from(["a", "b", "é", "", None])},
+    optional={"part_id": _ids},
+)
+
+
+def _types(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [(event["type"], event.get("text")) for event in events]
+
+
+@settings(max_examples=150, deadline=None)
+@given(events=st.lists(_tokens | _tokens | _events, max_size=25), cut=st.integers(0, 30), steered=st.booleans())
+def test_a_token_that_only_continues_is_what_feeding_it_would_give_and_changes_nothing_else(
+    events: list[Any], cut: int, steered: bool
+) -> None:
+    whole, short = Shaper("m", set()), Shaper("m", set())
+    last = None
+    for number, event in enumerate(events):
+        if number == cut:
+            for shaper in (whole, short):
+                shaper.steer() if steered else shaper.begin_closing()
+        text = short.continued(event)
+        fed = whole.feed(event)
+        if text is not None:
+            assert [(item["type"], item["part_id"], item["text"]) for item in fed] == [(*last, text)]  # type: ignore[misc]
+        else:
+            assert _types(short.feed(event)) == _types(fed)
+        if fed:
+            last = (fed[-1]["type"], fed[-1]["part_id"]) if "part_id" in fed[-1] else None
+
+
+def test_the_next_token_of_an_open_part_continues_it() -> None:
+    shaper = Shaper("m", set())
+    token = {"type": "text-delta", "text": "a"}
+    assert shaper.continued(token) is None
+    shaper.feed(token)
+    assert shaper.continued(token) == "a"
+    for other in ({"type": "reasoning-delta", "text": "a"}, token | {"part_id": "p"}, token | {"text": "é"}, {}, "a"):
+        assert shaper.continued(other) is None
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     events=st.lists(_events, max_size=25), how=st.sampled_from(["ended", "aborted", "failed"]), cut=st.integers(0, 25)
@@ -387,7 +428,7 @@ def test_whatever_an_engine_yields_clients_get_a_valid_sequence(events: list[Any
     for event in closing_events(shaper.turn, ending):
         log.append(event | {"run_id": "r"})
     say(log)
-    sent = [json.loads(record.data) for record in log.records]
+    sent = [json.loads(line) for line in held(log).values()]
     check_log(sent)
     for event in sent:
         _event.validate_python(event)

@@ -86,6 +86,7 @@ def test_a_deletion_is_all_that_its_commit_does() -> None:
     assert [text.split()[:3] for text, _ in texts] == [
         ["delete", "from", "chunks"],
         ["delete", "from", "messages"],
+        ["delete", "from", "shares"],
         ["delete", "from", "sessions"],
         ["update", "commands", "set"],
     ]

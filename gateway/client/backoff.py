@@ -20,8 +20,12 @@ class Backoff:
 
     def next(self, retry_after_s: float = 0.0) -> float:
         """Give the next delay; ``retry_after_s`` is added where the server named one."""
-        ceiling: float = min(self._cap, self._base * 2 ** min(self._attempt, 30))
         self._attempt += 1
+        return self.delay(self._attempt, retry_after_s)
+
+    def delay(self, attempt: int, retry_after_s: float = 0.0) -> float:
+        """Give a delay before the next attempt where somebody else counts them: ``attempt`` have failed."""
+        ceiling: float = min(self._cap, self._base * 2 ** min(attempt - 1, 30))
         return retry_after_s + self._rand() * ceiling
 
     def reset(self) -> None:

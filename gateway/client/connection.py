@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
 
 import orjson
@@ -14,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from gateway.client.backoff import Backoff
 from gateway.client.errors import Closed, Unreachable
 from gateway.client.session import Session
-from gateway.client.state import Answered, ClientState, Frame, Leave, Send, Updated, Welcomed
+from gateway.client.state import Again, Answered, ClientState, Frame, Leave, Send, Updated, Welcomed
 from protocol.codec import MAX_MESSAGE_BYTES, decode_message
 from protocol.errors import CommandError, GatewayError, should_reconnect
 from protocol.frames import SUBPROTOCOL
@@ -27,7 +28,7 @@ Token: TypeAlias = "str | Callable[[], Awaitable[str]] | None"
 Status: TypeAlias = Literal["connecting", "open", "reconnecting", "closed"]
 
 FIRST_HEARTBEAT_S = 15.0
-"""The heartbeat to expect until the welcome names one."""
+"""The heartbeat to expect until the first welcome names one; from then on its own holds, on the next sockets too."""
 
 
 def connect(
@@ -77,6 +78,7 @@ class Gateway:
         self._answers: dict[str, asyncio.Future[Frame]] = {}
         self._sessions: dict[str, Session] = {}
         self._news: dict[str, asyncio.Event] = {}
+        self._later: set[asyncio.Task[None]] = set()  # attaches of the present socket that wait for their time
         self._opened: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -180,7 +182,7 @@ class Gateway:
                     raise Unreachable(f"no gateway at {self._url}: {_why(exc)}") from exc
                 wait = self._backoff.next(_retry_after(exc))
             except InvalidURI as exc:
-                raise Unreachable(f"{self._url} is no WebSocket address") from exc
+                raise Unreachable(f"{self._url} is no WebSocket address, such as ws://127.0.0.1:8000/ws") from exc
             await self._sleep(wait)
 
     async def _open(self) -> ClientConnection:
@@ -196,7 +198,6 @@ class Gateway:
 
     async def _serve(self, socket: ClientConnection) -> Closed:
         """Say hello and read until the socket ends; a goaway opens the next one beside it."""
-        self._heartbeat_s = FIRST_HEARTBEAT_S
         leaving: asyncio.Task[None] | None = None
         try:
             token = self._token if self._token is None or isinstance(self._token, str) else await self._token()
@@ -222,10 +223,15 @@ class Gateway:
             refusal = self._state.refusal
             return Closed(received.code, refusal["message"] if refusal is not None else received.reason)
         finally:
+            helpers, self._later = self._later, set()
             if leaving is not None:
-                leaving.cancel()
-                await asyncio.wait([leaving])
-                if not leaving.cancelled() and (failure := leaving.exception()) is not None:
+                helpers.add(leaving)
+            for helper in helpers:
+                helper.cancel()
+            if helpers:
+                await asyncio.wait(helpers)
+            for helper in helpers:
+                if not helper.cancelled() and (failure := helper.exception()) is not None:
                     raise failure
 
     async def _take(self, frame: Frame, socket: ClientConnection) -> float | None:
@@ -249,9 +255,21 @@ class Gateway:
                         self._opened.set_result(None)
                 case Leave():
                     wait = action.retry_after_s
+                case Again():
+                    self._later = {task for task in self._later if not _went_well(task)}
+                    self._later.add(asyncio.create_task(self._attach_again(socket, action)))
                 case _:
                     assert_never(action)
         return wait
+
+    async def _attach_again(self, socket: ClientConnection, action: Again) -> None:
+        await self._sleep(self._backoff.delay(action.attempt, action.retry_after_s))
+        if socket is not self._socket:
+            return  # the next socket's hello attaches
+        frame = self._state.attach_again(action.session_id, action.id)
+        if frame is not None:
+            with suppress(ConnectionClosed):
+                await socket.send(_text(frame))
 
     async def _replace(self, old: ClientConnection, wait: float) -> None:
         """Open the next socket while the old one still serves, then leave the old one."""
@@ -303,6 +321,10 @@ class Gateway:
 
 def _text(frame: Frame) -> str:
     return orjson.dumps(frame).decode()
+
+
+def _went_well(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _why(exc: Exception) -> str:

@@ -114,7 +114,15 @@ class Session:
 
     async def detach(self, *, abort: bool = False) -> None:
         """Stop the events; with ``abort`` the run too."""
-        await self._gateway.command("detach", session_id=self.id, run="abort" if abort else "continue")
+        try:
+            await self._gateway.command("detach", session_id=self.id, run="abort" if abort else "continue")
+        except CommandError as exc:
+            if exc.code == "not_attached":  # an attach that waits for its time is not wanted any more, either
+                self._ended_by_client()
+            raise
+        self._ended_by_client()
+
+    def _ended_by_client(self) -> None:
         self._state.end({"type": "detached", "session_id": self.id, "reason": "client"})
         self._news.set()
 
@@ -138,8 +146,9 @@ class Session:
 
         A reader who falls 4096 frames behind gets one ``snapshot`` instead of them. Ends after the ``run-finish`` of
         the run ``until``, or when the subscription ends (``detached``); raises CommandError where attaching failed and
-        Closed where the connection is over for good. One reader at a time. An ``error`` frame without an answer to it
-        (``store_unavailable``) is yielded too.
+        Closed where the connection is over for good. A subscription that cannot be taken up again for now (its error is
+        ``retryable``) is tried again, with backoff and not before ``retry_after_s``. One reader at a time. An ``error``
+        frame without an answer to it (``store_unavailable``) is yielded too.
         """
         if self._reading:
             raise RuntimeError("this session already has a reader")

@@ -66,7 +66,20 @@ class Leave:
     retry_after_s: float
 
 
-Action: TypeAlias = Send | Answered | Updated | Welcomed | Leave
+@dataclass(frozen=True, slots=True)
+class Again:
+    """An attach was refused for now: :meth:`ClientState.attach_again` after ``retry_after_s`` seconds and a backoff.
+
+    ``attempt``: so many were refused one after the other, this one included.
+    """
+
+    session_id: str
+    id: str
+    attempt: int
+    retry_after_s: float
+
+
+Action: TypeAlias = Send | Answered | Updated | Welcomed | Leave | Again
 
 
 @dataclass(slots=True)
@@ -81,6 +94,10 @@ class SessionState:
     """Events count: an ``attached`` has come since the last attach."""
     waiting: str | None = None
     """The id of the attach whose ``attached`` is awaited."""
+    planned: str | None = None
+    """The id of the attach that is to be sent once its wait is over."""
+    refused: int = 0
+    """Attaches refused for now since the last one that was not."""
     ended: Frame | None = None
     """The ``detached`` or ``error`` that ended the subscription."""
     transcript: Transcript = field(default_factory=Transcript)
@@ -99,7 +116,8 @@ class SessionState:
         if kind == "attached":
             if self.waiting not in (None, HELLO, frame.get("id")):
                 return False  # of a cursor that is already replaced
-            self.waiting = None
+            self.waiting = self.planned = None
+            self.refused = 0
             self.wanted = self.attached = True
             self.ended = None
             self.transcript.apply(frame)
@@ -118,7 +136,8 @@ class SessionState:
     def end(self, frame: Frame) -> None:
         """Note that the subscription is over."""
         self.wanted = self.attached = False
-        self.waiting = None
+        self.waiting = self.planned = None
+        self.refused = 0
         self.ended = frame
 
     def note(self, frame: Frame) -> None:
@@ -162,6 +181,7 @@ class ClientState:
         for session in self.sessions.values():
             session.attached = False
             session.waiting = HELLO if session.wanted else None
+            session.planned = None
         self.refusal = None
         self._welcomed = False
         self._unsent = dict.fromkeys(self._pending)
@@ -180,6 +200,7 @@ class ClientState:
             session = self.session(frame["session_id"])
             session.role = frame.get("role", "owner")
             session.waiting = frame["id"]
+            session.planned = None
             session.attached = False
         if frame["type"] in ("prompt", "resume", "attach"):
             self.session(frame["session_id"]).ended = None
@@ -236,10 +257,21 @@ class ClientState:
             return []
         news = session.receive(frame)
         if news is None:
-            self._attaches += 1
-            session.waiting = f"gap-{self._attaches}"
+            session.waiting = self._attach_id()
             return [Send({"type": "attach", "id": session.waiting, **session.target()})]
         return [Updated(session.id)] if news else []
+
+    def _attach_id(self) -> str:
+        self._attaches += 1
+        return f"again-{self._attaches}"
+
+    def attach_again(self, session_id: str, id_: str) -> Frame | None:
+        """Give the attach whose wait is over; None where meanwhile something else has attached or ended the session."""
+        session = self.session(session_id)
+        if session.planned != id_:
+            return None
+        session.waiting, session.planned = id_, None
+        return {"type": "attach", "id": id_, **session.target()}
 
     def _error(self, frame: Frame) -> list[Action]:
         session = self.sessions.get(frame.get("session_id", ""))
@@ -254,6 +286,11 @@ class ClientState:
                 for command in self._pending.values()
             )
             session.waiting = None
+            if session.wanted and frame.get("retryable"):  # a subscription that stood goes on
+                session.refused += 1
+                session.planned = self._attach_id()
+                wait = float(frame.get("retry_after_s") or 0)
+                return [Again(session.id, session.planned, session.refused, wait)]
             if not prompts:  # else the prompt makes the session and attaches
                 session.end(frame)
             return [Updated(session.id)]

@@ -1,6 +1,6 @@
-"""The store on SQL: SQLite in WAL mode; one schema, plain statements compiled once.
+"""The store on SQLite, in WAL mode.
 
-Commits on SQLite run on the event loop itself: with ``synchronous=NORMAL`` a commit is a write to the page cache
+Commits run on the event loop itself: with ``synchronous=NORMAL`` a commit is a write to the page cache
 (0.05 ms measured), while a thread would wait up to 5 ms for the interpreter lock of a busy loop. ``?sync=full`` makes
 every commit an fsync (it then survives power loss, not only ``kill -9``) and moves it to a thread. Reads run in a
 thread on a connection of their own; WAL lets them pass the writer.
@@ -11,48 +11,61 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.ids import now_ms
 from gateway.stores import migrate as migration
-from gateway.stores import schema as t
-from gateway.stores.base import (
-    ChunkRow,
-    CommandRow,
-    Commit,
-    SessionRow,
-    StoredSession,
-    StoreUnavailable,
-    StoreUnusable,
-)
+from gateway.stores.base import ChunkRow, StoreUnavailable, StoreUnusable
+from gateway.stores.queries import Reads, stored_session
+from gateway.stores.recent import LAST_ID, LEFT, PUT, READ, REFUSED_BYTES, Recent, is_put, merged
 from gateway.stores.statements import Statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy.engine import Connection, Engine
 
+    from gateway.stores.base import Commit, StoredSession
+    from gateway.stores.queries import Query
+
+logger = logging.getLogger(__name__)
+
 R = TypeVar("R")
 
-CHECKPOINT_BYTES = 4 * 1024 * 1024
+PAGE_BYTES = 4096
+"""What a row adds to the WAL beside its data is whole pages: of its table and of about one index."""
+
+MOVE_EVERY_S = 0.05
+MOVE_AGAIN_S = 1.0
+"""After a failure."""
+
+CHECKPOINT_BYTES = 8 * 1024 * 1024
 """Written to the WAL since the last checkpoint before another one is started in the background."""
+
+WAL_PAGES = 4096
+"""Pages in the WAL (16 MiB) past which a checkpoint has to reach its end: only then the next commit starts it over."""
 
 BUSY_TIMEOUT_S = 0.2
 """How long a commit waits for a foreign lock; it waits on the loop, so not long."""
 
 
-class SqliteStore:
+class SqliteStore(Reads):
     """A :class:`~gateway.stores.base.Store` on one SQLite file.
 
     A lock file beside the database keeps a second gateway from sealing this one's runs.
     """
 
     def __init__(self, path: str, *, full_sync: bool = False) -> None:
+        dialect = sqlite.dialect(paramstyle="qmark")
+        super().__init__(dialect)
         self._path = path
         self._full_sync = full_sync
         self._engine: Engine | None = None
@@ -60,13 +73,22 @@ class SqliteStore:
         self._reader: Connection | None = None
         self._threads = ThreadPoolExecutor(1, "store-reader")
         self._commits = ThreadPoolExecutor(1, "store-writer") if full_sync else None
-        self._statements = Statements(sqlite.dialect(paramstyle="qmark"))
+        self._statements = Statements(dialect)
         self._lock: int | None = None
         self._unchecked = 0
+        self._wal_pages = 0
         self._checkpointing: asyncio.Future[None] | None = None
+        self._recent = Recent()
+        self._move_timer: asyncio.TimerHandle | None = None
+        self._move_failed = False
+        self._closing = False
+
+    def __str__(self) -> str:
+        return f"sqlite:///{self._path}"
 
     async def open(self) -> None:
         """Open or create the file. Raises :exc:`StoreUnusable`."""
+        self._closing = False
         self._take_lock()
         try:
             await asyncio.to_thread(self._open)
@@ -75,7 +97,11 @@ class SqliteStore:
             raise
         except SQLAlchemyError as exc:
             await self.close()
-            raise StoreUnusable(f"cannot use the database {self._path}: {_cause(exc)}") from exc
+            raise StoreUnusable(self._trouble(exc)) from exc
+        self._move_later()
+
+    def _trouble(self, exc: SQLAlchemyError) -> str:
+        return f"cannot use the database {self._path}: {_cause(exc)}"
 
     def _take_lock(self) -> None:
         try:
@@ -109,6 +135,18 @@ class SqliteStore:
         # A read-only file passes until the first write (BEGIN IMMEDIATE is none): find out now, changing nothing.
         self._writer.exec_driver_sql("delete from sessions where 0")
         self._writer.rollback()
+        self._take_over(self._writer)
+
+    def _take_over(self, writer: Connection) -> None:
+        """Put into its place what the last process has left: it had no time to if it died."""
+        recent = self._recent
+        last_id = writer.exec_driver_sql(LAST_ID).scalar_one()
+        recent.left([tuple(row) for row in writer.exec_driver_sql(LEFT)], last_id)
+        writer.rollback()
+        try:
+            self._move_all()
+        except StoreUnavailable as exc:  # a full disk: what is there can be read, and is moved when there is room
+            logger.warning("what the last process has left stays where it is for now: %s", exc)
 
     def _connect(self, synchronous: str) -> Connection:
         assert self._engine is not None
@@ -119,7 +157,15 @@ class SqliteStore:
         return connection
 
     async def close(self) -> None:
-        """Checkpoint and close."""
+        """Put everything into its place, checkpoint and close."""
+        self._closing = True
+        if self._move_timer is not None:
+            self._move_timer.cancel()
+        if self._writer is not None:
+            # In turn with whatever still writes, where that is a thread.
+            last = asyncio.get_running_loop().run_in_executor(self._commits, self._move_all)
+            with contextlib.suppress(StoreUnavailable):
+                await last
         if self._checkpointing is not None:
             await asyncio.wait([self._checkpointing])
         for connection in (self._writer, self._reader):
@@ -134,10 +180,13 @@ class SqliteStore:
             self._commits.shutdown()
         self._drop_lock()
 
+    async def reach(self) -> None:
+        """Return: the file is there."""
+
     # -- writing
 
-    async def commit(self, commits: Sequence[Commit]) -> None:
-        """Apply all commits in one transaction."""
+    async def commit(self, commits: Sequence[Commit]) -> frozenset[int]:
+        """Apply all commits in one transaction; one gateway has the file, so no fence can be stale."""
         if self._commits is not None:
             await asyncio.get_running_loop().run_in_executor(self._commits, self._commit, commits)
         else:
@@ -146,27 +195,98 @@ class SqliteStore:
             loop = asyncio.get_running_loop()
             self._unchecked = 0
             self._checkpointing = loop.run_in_executor(self._threads, self._checkpoint)
+        self._move_later()
+        return frozenset()
 
     def _commit(self, commits: Sequence[Commit]) -> None:
+        recent = self._recent
+        if recent.size > REFUSED_BYTES:
+            raise StoreUnavailable(f"the database {self._path} does not take in what was committed")
+        # What a compaction drops, or a deletion, has to be in its place.
+        early = recent.held({commit.sid for commit in commits if not is_put(commit)})
+        dropped = {commit.sid: commit.compaction.drop_to for commit in commits if commit.compaction is not None}
+        put = recent.rows(commits)
+        self._write(chain(recent.move(early, dropped), self._statements.plan(commits, put)))
+        if early:
+            recent.done(early, now_ms())
+        recent.added(put)
+        if self._writer is not None and self._wal_pages > WAL_PAGES:
+            # What came during the background's checkpoint is all that keeps the WAL from starting over: little, and
+            # nobody else writes now.
+            self._wal_pages = 0
+            with contextlib.suppress(SQLAlchemyError):
+                self._writer.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+                self._writer.rollback()
+
+    def _write(self, statements: Iterable[tuple[str, Any]]) -> None:
+        """Execute statements in a transaction. Raises :exc:`StoreUnavailable`, and nothing of it was done."""
         if self._writer is None:
             raise StoreUnavailable("the store is closed")
+        written = 0
         try:
-            for statement, rows in self._statements.plan(commits):
+            for statement, rows in statements:
                 self._writer.exec_driver_sql(statement, rows)
+                many = rows if isinstance(rows, list) else []  # of chunks or messages: their data comes last
+                written += PAGE_BYTES * (1 if statement is PUT else 2 * max(1, len(many)))
+                written += sum(len(row[-1]) for row in many)
             self._writer.commit()
-        except SQLAlchemyError as exc:
-            with contextlib.suppress(SQLAlchemyError):
-                self._writer.rollback()
-            raise StoreUnavailable(_cause(exc)) from exc
-        for commit in commits:
-            if commit.chunk is not None:
-                self._unchecked += len(commit.chunk.data) + 200
+        except BaseException as exc:
+            self._undo(self._writer, exc)
+            raise
+        self._unchecked += written
+
+    def _undo(self, writer: Connection, exc: BaseException) -> None:
+        """Leave nothing of a transaction that failed. Raises ``StoreUnavailable`` where the database did."""
+        with contextlib.suppress(SQLAlchemyError):
+            writer.rollback()
+        if isinstance(exc, SQLAlchemyError):
+            raise StoreUnavailable(self._trouble(exc)) from exc
+
+    # -- what was put at the end of a table, into its place
+
+    def _move_later(self) -> None:
+        if self._move_timer is None and not self._recent.empty and not self._closing:
+            seconds = MOVE_AGAIN_S if self._move_failed else MOVE_EVERY_S
+            self._move_timer = asyncio.get_running_loop().call_later(seconds, self._move_some)
+
+    def _move_some(self) -> None:
+        if self._commits is not None:
+            moving = asyncio.get_running_loop().run_in_executor(self._commits, self._try_to_move)
+            moving.add_done_callback(self._moved)
+        else:
+            self._try_to_move()
+            self._moved()
+
+    def _moved(self, _: object = None) -> None:
+        self._move_timer = None
+        self._move_later()
+
+    def _try_to_move(self) -> None:
+        try:
+            self._move_due()
+        except Exception as exc:
+            if not self._move_failed:
+                logger.warning("chunks stay where they are for now: %s", exc)
+            self._move_failed = True
+        else:
+            self._move_failed = False
+
+    def _move_due(self) -> None:
+        self._move(self._recent.due(now_ms()))
+
+    def _move_all(self) -> None:
+        self._move(self._recent.held_all())
+
+    def _move(self, sids: Sequence[int]) -> None:
+        if statements := [*self._recent.move(sids), *self._recent.cut(sids)]:
+            self._write(statements)
+            self._recent.done(sids, now_ms(), cut=True)
 
     def _checkpoint(self) -> None:
         assert self._reader is not None
         # Passive: never waits for a writer or reader; what it could not move, the next one will.
         with contextlib.suppress(SQLAlchemyError):
-            self._reader.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+            _, self._wal_pages, _ = self._reader.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
             self._reader.rollback()
 
     # -- reading
@@ -178,90 +298,51 @@ class SqliteStore:
             try:
                 return work(self._reader)
             except SQLAlchemyError as exc:
-                raise StoreUnavailable(_cause(exc)) from exc
+                raise StoreUnavailable(self._trouble(exc)) from exc
             finally:
                 with contextlib.suppress(SQLAlchemyError):
                     self._reader.rollback()
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
 
-    async def load(self, principal: str, session_id: str) -> StoredSession | None:
-        """Read one session whole."""
+    async def _ask(self, queries: Sequence[Query], values: dict[str, Any]) -> list[list[Any]]:
+        def ask(connection: Connection) -> list[list[Any]]:
+            if len(queries) > 1:  # by itself each would see the database at a moment of its own
+                connection.exec_driver_sql("BEGIN")
+            return [list(connection.exec_driver_sql(query.text, query.values(**values))) for query in queries]
 
-        def work(connection: Connection) -> StoredSession | None:
-            found = connection.execute(_by_id(principal, session_id)).one_or_none()
-            if found is None:
+        return await self._read(ask)
+
+    async def load(self, principal: str, session_id: str, newest: int = 0) -> StoredSession | None:
+        """Read one session, with as many of its newest stored messages."""
+        queries, recent = self._queries, self._recent
+        values = {"principal": principal, "session_id": session_id, "newest": newest}
+
+        def load(connection: Connection) -> StoredSession | None:
+            connection.exec_driver_sql("BEGIN")
+            found: list[Any]
+            found, chunks, top, tail = (
+                list(connection.exec_driver_sql(query.text, query.values(**values)))
+                for query in (queries.session, queries.chunks, queries.top, queries.newest)
+            )
+            last_id = connection.exec_driver_sql(LAST_ID).scalar_one()
+            if not found:
                 return None
-            held = sa.select(t.chunks).where(t.chunks.c.sid == found.sid).order_by(t.chunks.c.first_seq)
-            chunks = [
-                ChunkRow(row.first_seq, row.last_seq, row.committed_at, row.data) for row in connection.execute(held)
-            ]
-            last = sa.select(sa.func.max(t.messages.c.position)).where(t.messages.c.sid == found.sid)
-            top = connection.scalar(last)
-            stored = 0 if top is None else int(top) + 1
-            return StoredSession(_session_row(found), found.checkpoint_seq, found.checkpoint, chunks, stored)
+            held, sid = [ChunkRow(*chunk) for chunk in chunks], found[0][0]
+            if last_id >= recent.next_id or sid in recent:
+                late = (ChunkRow(*chunk) for chunk in connection.exec_driver_sql(READ, (sid,)))
+                held = merged(held, late, found[0][11])
+            return stored_session(found[0], held, top, tail)
 
-        return await self._read(work)
-
-    async def session(self, principal: str, session_id: str) -> SessionRow | None:
-        """Read one session's row."""
-
-        def work(connection: Connection) -> SessionRow | None:
-            found = connection.execute(_by_id(principal, session_id)).one_or_none()
-            return None if found is None else _session_row(found)
-
-        return await self._read(work)
-
-    async def messages(self, sid: int, start: int, stop: int) -> list[bytes]:
-        """Read stored messages by position."""
-        place = t.messages.c.position
-        query = (
-            sa.select(t.messages.c.data).where(t.messages.c.sid == sid, place >= start, place < stop).order_by(place)
-        )
-        return await self._read(lambda connection: list(connection.scalars(query)))
-
-    async def position(self, sid: int, message_id: str) -> int | None:
-        """Find a stored message's position."""
-        columns = t.messages.c
-        query = sa.select(columns.position).where(columns.sid == sid, columns.message_id == message_id)
-        return await self._read(lambda connection: connection.scalar(query))
-
-    async def sessions(self, principal: str, before: tuple[int, str] | None, limit: int) -> list[SessionRow]:
-        """List sessions, newest first."""
-        columns = t.sessions.c
-        query = sa.select(t.sessions).where(columns.principal == principal)
-        if before is not None:
-            query = query.where(sa.tuple_(columns.updated_at, columns.session_id) < before)
-        query = query.order_by(columns.updated_at.desc(), columns.session_id.desc()).limit(limit)
-        return await self._read(lambda connection: [_session_row(row) for row in connection.execute(query)])
-
-    async def command(self, principal: str, command_id: str) -> CommandRow | None:
-        """Find a command that took effect."""
-        columns = t.commands.c
-        query = sa.select(t.commands).where(columns.principal == principal, columns.command_id == command_id)
-
-        def work(connection: Connection) -> CommandRow | None:
-            row = connection.execute(query).one_or_none()
-            if row is None:
-                return None
-            return CommandRow(row.principal, row.command_id, row.session_id, row.body, row.ack, row.created_at)
-
-        return await self._read(work)
-
-    async def active(self) -> list[tuple[str, str]]:
-        """List sessions with an unfinished run or a queue."""
-        query = sa.select(t.sessions.c.principal, t.sessions.c.session_id).where(t.sessions.c.active == 1)
-        return await self._read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
+        return await self._read(load)
 
     async def sweep(self, now: int, chunks_before: int) -> None:
         """Forget what nobody can ask for any more."""
-        covered = sa.exists().where(
-            t.sessions.c.sid == t.chunks.c.sid, t.sessions.c.checkpoint_seq >= t.chunks.c.last_seq
-        )
-        old = sa.select(t.chunks.c.sid, t.chunks.c.first_seq).where(t.chunks.c.committed_at < chunks_before, covered)
-        expired = sa.select(t.commands.c.principal, t.commands.c.command_id).where(t.commands.c.expires_at < now)
         # Found in the reader's thread, so that the loop only pays for rows that are really there to delete.
-        found = await self._read(lambda c: ([tuple(r) for r in c.execute(old)], [tuple(r) for r in c.execute(expired)]))
+        found = (
+            [tuple(row) for row in await self._rows(self._queries.old_chunks, before=chunks_before)],
+            [tuple(row) for row in await self._rows(self._queries.expired_commands, now=now)],
+        )
         if not any(found):
             return
         if self._commits is not None:  # in turn with the commits: there is one connection that writes
@@ -278,30 +359,9 @@ class SqliteStore:
             if commands:
                 self._writer.exec_driver_sql("delete from commands where principal = ? and command_id = ?", commands)
             self._writer.commit()
-        except SQLAlchemyError as exc:
-            with contextlib.suppress(SQLAlchemyError):
-                self._writer.rollback()
-            raise StoreUnavailable(_cause(exc)) from exc
-
-
-def _by_id(principal: str, session_id: str) -> Any:
-    return sa.select(t.sessions).where(t.sessions.c.principal == principal, t.sessions.c.session_id == session_id)
-
-
-def _session_row(row: Any) -> SessionRow:
-    return SessionRow(
-        sid=row.sid,
-        principal=row.principal,
-        session_id=row.session_id,
-        epoch=row.epoch,
-        title=row.title,
-        status=row.status,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        message_count=row.message_count,
-        active=bool(row.active),
-        run=row.run,
-    )
+        except BaseException as exc:
+            self._undo(self._writer, exc)
+            raise
 
 
 def _cause(exc: SQLAlchemyError) -> str:

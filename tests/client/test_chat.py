@@ -35,10 +35,10 @@ class Screen(io.StringIO):
 class Typist:
     """Types what the test says; shows what stands on the screen."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, terminal: bool = True) -> None:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue(16)
         self._screen = Screen()
-        self.console = Console(file=self._screen, width=100, height=40, force_terminal=True, color_system=None)
+        self.console = Console(file=self._screen, width=100, height=40, force_terminal=terminal, color_system=None)
         self.asked = asyncio.Event()
 
     async def __call__(self) -> str | None:
@@ -242,6 +242,27 @@ async def test_asks_for_approval(scripted: ScriptedServer, typist: Typist) -> No
     await server.finish()
     typist.type("/quit")
     assert await done(task) == 0
+
+
+async def test_in_a_pipe_answers_end_their_line_and_a_question_is_seen(scripted: ScriptedServer) -> None:
+    """And where the input ends, nobody says yes: the run goes on without the call."""
+    typist = Typist(terminal=False)
+    task, server = await talk(scripted, typist)
+    typist.type("Delete it", None)
+    await server.start(await server.take("prompt"))
+    call = {"call_id": "c", "tool": "delete", "input": {"path": "x"}}
+    await server.event("tool-call", message_id="m", part_id="t", **call)
+    await server.event("approval-request", request_id="q", **call)
+    await typist.sees('allow delete({"path":"x"})? y/n\n')
+    respond = await server.take("respond")
+    assert (respond["decision"], respond["value"]) == ("deny", "nobody was there to ask")
+    await server.ack(respond)
+    await server.event("approval-resolved", request_id="q", decision="deny")
+    await server.event("tool-error", call_id="c", error="denied", interrupted=False, outcome="not_run")
+    await server.finish()
+    typist.type(None)
+    assert await done(task) == 0
+    assert "✗ not_run: denied\n› " in typist.screen
 
 
 async def test_asks_one_question_at_a_time(scripted: ScriptedServer, typist: Typist) -> None:

@@ -251,6 +251,84 @@ async def test_comes_back_and_goes_on_where_it_was(peer: Peer, server: ScriptedS
     assert session.state.messages[-1]["parts"][0]["text"] == "ab"
 
 
+async def test_a_subscription_refused_for_now_is_tried_again_when_the_server_said(
+    peer: Peer, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(delay: float) -> None:
+        slept.append(delay)
+
+    monkeypatch.setattr(peer.gateway, "_sleep", sleep)
+    monkeypatch.setattr(peer.gateway, "_backoff", Backoff(base=1, cap=4, rand=lambda: 1.0))
+    session = peer.gateway.session("s")
+    await peer.prompted(session)
+    refusal = {"type": "error", "session_id": "s", "code": "store_unavailable", "message": "down", "retryable": True}
+    async with aclosing(session.events()) as events:
+        while (await anext(events))["seq"] < 3:
+            pass
+        peer.server.cut()
+        again, hello = await next_conversation(server)
+        assert [target["seq"] for target in hello["attach"]] == [3]
+        slept.clear()
+        await again.send(refusal | {"retry_after_s": 2.5})
+        for _ in range(4):
+            attach = await again.recv()
+            assert {**attach, "id": ""} == {"type": "attach", "id": "", **hello["attach"][0]}
+            await again.send(refusal | {"id": attach["id"]})
+        attach = await again.recv()
+        await again.send(attached(session, 4, "replay", id=attach["id"]), said(session, 4, "a"))
+        assert (await anext(events))["text"] == "a"
+        assert slept == [2.5 + 1, 2, 4, 4, 4], "what the server said, and a backoff with a bound"
+
+
+async def test_a_subscription_refused_for_good_ends(peer: Peer, server: ScriptedServer) -> None:
+    session = peer.gateway.session("s")
+    await peer.prompted(session)
+    async with aclosing(session.events()) as events:
+        while (await anext(events))["seq"] < 3:
+            pass
+        peer.server.cut()
+        again, _ = await next_conversation(server)
+        await again.send({"type": "error", "session_id": "s", "code": "forbidden", "message": "", "retryable": False})
+        with pytest.raises(CommandError) as caught:
+            await anext(events)
+        assert caught.value.code == "forbidden"
+
+
+async def test_an_attach_that_waits_for_its_time_leaves_with_the_client(
+    peer: Peer, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = peer.gateway.session("s")
+    await peer.prompted(session)
+    peer.server.cut()
+    again, _ = await next_conversation(server)
+    waits = asyncio.Event()
+
+    async def sleep(delay: float) -> None:
+        waits.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(peer.gateway, "_sleep", sleep)
+    await again.send({"type": "error", "session_id": "s", "code": "draining", "message": "", "retryable": True})
+    async with asyncio.timeout(5):
+        await waits.wait()
+        assert "_attach_again" in str(asyncio.all_tasks())
+        frame = {"type": "error", "session_id": "s", "code": "not_attached", "message": "", "retryable": False}
+
+        async def refuse() -> None:
+            await again.send(frame | {"id": (await again.recv())["id"]})
+
+        async def detach() -> None:
+            with pytest.raises(CommandError):
+                await session.detach()
+
+        await both(detach(), refuse())
+        assert session._state.planned is None, "who detaches is not attached later"
+        await peer.gateway.close()
+    assert "_attach_again" not in str(asyncio.all_tasks())
+
+
 async def test_sends_an_unanswered_prompt_again_under_its_id(peer: Peer, server: ScriptedServer) -> None:
     session = peer.gateway.session("s")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.client.backoff import Backoff
 from gateway.client.errors import TooManyCommands
-from gateway.client.state import MAX_BUFFER, MAX_COMMANDS, Answered, ClientState, Leave, Send, Updated, Welcomed
+from gateway.client.state import MAX_BUFFER, MAX_COMMANDS, Again, Answered, ClientState, Leave, Send, Updated, Welcomed
 from protocol.transcript import Transcript
 from tests.protocol.streams import Frame, attached, logs, merge
 
@@ -184,6 +184,58 @@ def test_a_session_that_a_prompt_is_about_to_make_does_not() -> None:
     assert state.session("s").ended is None
     state.receive(attached(0))
     assert state.session("s").attached
+
+
+@pytest.mark.parametrize("after", [{}, {"retry_after_s": 2.5}])
+def test_a_subscription_that_is_refused_for_now_is_tried_again(after: Frame) -> None:
+    state = live(3)
+    state.hello(None)
+    refusal = {
+        "type": "error",
+        "session_id": "s",
+        "code": "store_unavailable",
+        "message": "",
+        "retryable": True,
+    } | after
+    [first] = state.receive(refusal)
+    assert isinstance(first, Again)
+    assert (first.attempt, first.retry_after_s) == (1, after.get("retry_after_s", 0))
+    attach = state.attach_again("s", first.id)
+    assert attach == {"type": "attach", "id": first.id, "session_id": "s", "role": "owner", "epoch": "e", "seq": 3}
+    assert state.attach_again("s", first.id) is None
+    [second] = state.receive(refusal | {"id": first.id})
+    assert isinstance(second, Again)
+    assert second.attempt == 2
+    assert state.session("s").ended is None
+    state.receive(attached(3))  # by a prompt, say
+    assert state.attach_again("s", second.id) is None
+    assert state.session("s").refused == 0
+
+
+@pytest.mark.parametrize("event", ["hello", "detached", "attach"])
+def test_what_is_to_be_tried_again_gives_way_to_what_comes_meanwhile(event: str) -> None:
+    state = live(3)
+    state.hello(None)
+    refusal = {"type": "error", "session_id": "s", "code": "store_unavailable", "message": "", "retryable": True}
+    [again] = state.receive(refusal)
+    assert isinstance(again, Again)
+    if event == "hello":
+        assert state.hello(None)["attach"] == [{"session_id": "s", "role": "owner", "epoch": "e", "seq": 3}]
+    elif event == "detached":
+        state.receive({"type": "detached", "session_id": "s", "reason": "deleted"})
+    else:
+        state.command({"type": "attach", "id": "a", "session_id": "s"})
+    assert state.attach_again("s", again.id) is None
+
+
+def test_a_first_attach_that_is_refused_for_now_is_its_callers_to_repeat() -> None:
+    state = ClientState()
+    state.hello(None)
+    state.receive(WELCOME)
+    state.command({"type": "attach", "id": "a", "session_id": "s"})
+    refusal = {"type": "error", "id": "a", "session_id": "s", "code": "store_unavailable", "retryable": True}
+    assert state.receive(refusal) == [Answered("a", refusal), Updated("s")]
+    assert state.session("s").ended == refusal
 
 
 def test_another_commands_error_does_not_end_a_session_that_is_coming_back() -> None:

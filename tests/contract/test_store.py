@@ -28,20 +28,26 @@ from gateway.stores.base import (
     Compaction,
     MessageRow,
     SessionRow,
+    ShareRow,
     Store,
     StoreUnavailable,
     StoreUnusable,
 )
 from gateway.stores.migrate import LATEST, migrate
+from gateway.stores.pg_address import Address
+from gateway.stores.postgres import PostgresStore
+from gateway.stores.shared import SharedPostgresStore
 from gateway.stores.sql import SqliteStore
 from tests.support_store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from gateway.stores.recent import Put
+
     Opens = Callable[[], Store]
 
-BACKENDS = ["memory", "sqlite", "sqlite-full-sync"]
+BACKENDS = ["memory", "sqlite", "sqlite-full-sync", "postgresql", "postgresql-shared"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -50,6 +56,9 @@ def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
     if request.param == "memory":
         memory = MemoryStore()
         return lambda: memory
+    if request.param.startswith("postgresql"):
+        address = Address(request.getfixturevalue("database"))
+        return lambda: (SharedPostgresStore if "shared" in request.param else PostgresStore)(address)
     full = request.param == "sqlite-full-sync"
     return lambda: SqliteStore(str(tmp_path / "g.db"), full_sync=full)
 
@@ -114,6 +123,37 @@ async def test_knows_nothing_of_what_is_not_there(store: Store) -> None:
     assert await store.active() == []
 
 
+def share(principal: str, role: str | None = "observer", sid: int = 1, at: int = 5) -> ShareRow:
+    return ShareRow(sid, principal, "p", f"s{sid}", role, at)
+
+
+async def test_finds_what_was_shared_from_both_sides(store: Store) -> None:
+    await store.commit([Commit(1, row(), shares=[share("b"), share("c", "owner", at=6)]), Commit(2, row(2))])
+    await store.commit([Commit(2, shares=[share("b", sid=2, at=4)])])
+    assert await store.shared("b", "s1") == share("b")
+    assert await store.shared("c", "s1") == share("c", "owner", at=6)
+    assert await store.shared("p", "s1") is None
+    assert await store.shared("b", "s3") is None
+    assert await store.shares(1) == [share("b"), share("c", "owner", at=6)]
+    assert await store.shared_with("b") == [share("b", sid=2, at=4), share("b")]
+
+
+async def test_of_several_that_share_one_id_the_oldest_counts(store: Store) -> None:
+    other = replace(share("b", at=3), sid=2, owner="q")
+    await store.commit([Commit(1, row(), shares=[share("b")])])
+    await store.commit([Commit(2, row(2, principal="q", session_id="s1"), shares=[other])])
+    assert await store.shared("b", "s1") == other
+
+
+async def test_a_share_changes_is_taken_back_and_goes_with_its_session(store: Store) -> None:
+    await store.commit([Commit(1, row(), shares=[share("b"), share("c")])])
+    await store.commit([Commit(1, shares=[share("b", "owner", at=7), share("c", None)])])
+    assert await store.shares(1) == [share("b", "owner", at=7)]
+    await store.commit([Commit(1, row(), delete=True)])
+    assert await store.shares(1) == await store.shared_with("b") == []
+    assert await store.shared("b", "s1") is None
+
+
 async def test_scopes_sessions_and_commands_to_their_principal(store: Store) -> None:
     await store.commit([Commit(1, row(), commands=[command("c")]), Commit(2, row(2, principal="q", session_id="s1"))])
     found = await store.session("q", "s1")
@@ -142,8 +182,8 @@ async def test_a_row_that_comes_again_replaces_the_session_and_leaves_its_checkp
 
 
 async def test_a_commit_of_many_sessions_is_one_transaction(store: Store) -> None:
-    await store.commit([Commit(1, row(), chunk=chunk(1, 2))])
-    clash = [Commit(2, row(2), chunk=chunk(1, 1), commands=[command("c", 2)]), Commit(1, chunk=chunk(1, 2))]
+    await store.commit([Commit(1, row(), chunk=chunk(1, 2), commands=[command("b")])])
+    clash = [Commit(2, row(2), chunk=chunk(1, 1), commands=[command("c", 2)]), Commit(1, commands=[command("b")])]
     with pytest.raises(StoreUnavailable):
         await store.commit(clash)
     assert await store.load("p", "s2") is None
@@ -167,6 +207,18 @@ async def test_a_session_id_belongs_to_one_session_of_its_principal(store: Store
     await store.commit([Commit(1, row())])
     with pytest.raises(StoreUnavailable):
         await store.commit([Commit(7, row(7, session_id="s1"))])
+
+
+async def test_ids_and_titles_may_hold_any_character(store: Store) -> None:
+    odd = "a\0b\1c\1\2d\\0 %s ' \U0001f375\uffff"
+    full = row(title=odd, principal=odd)
+    stored = replace(command(odd), principal=odd)
+    one = MessageRow(0, odd, b"\0\1")
+    await store.commit([Commit(1, full, commands=[stored], compaction=Compaction(1, b"\0", [one], 0))])
+    assert await store.session(odd, "s1") == full
+    assert await store.command(odd, odd) == stored
+    assert await store.command(odd, odd.replace("\0", "\1\2")) is None
+    assert await store.position(1, odd) == 0
 
 
 async def test_an_empty_commit_is_fine(store: Store) -> None:
@@ -209,6 +261,35 @@ async def test_compaction_stores_messages_whole_and_drops_the_chunks_that_nobody
     assert (found.seq, found.checkpoint, found.stored_messages) == (6, b"rest", 2)
     assert [c.first_seq for c in found.chunks] == [4]
     assert await store.messages(1, 0, 10) == [m.data for m in messages(0, 2)]
+
+
+async def test_a_session_is_read_as_of_one_moment_while_its_messages_are_being_stored(store: Store) -> None:
+    await store.commit([Commit(1, row(), chunk=chunk(1, 100))])
+    all_ = messages(0, 100)
+
+    begun = asyncio.Event()
+
+    async def compact() -> None:
+        for count, message in enumerate(all_, start=1):
+            if count % 5 == 0:  # neither is done before the other has got anywhere
+                begun.clear()
+                await begun.wait()
+            await store.commit([Commit(1, compaction=Compaction(count, b"%d" % count, [message], drop_to=0))])
+            await asyncio.sleep(0)
+
+    compacting = asyncio.create_task(compact())
+    counts = set()
+    while not compacting.done():
+        await asyncio.sleep(0)
+        begun.set()
+        found = await store.load("p", "s1", newest=3)
+        assert found is not None
+        count = found.stored_messages
+        counts.add(count)
+        assert (found.seq, found.checkpoint) == (count, b"%d" % count if count else None)
+        assert list(found.tail) == [message.data for message in all_[:count][-3:]]
+    await compacting
+    assert len(counts) > 5, "it was read while it was being stored"
 
 
 async def test_compaction_may_come_with_the_chunk_and_the_row_of_its_commit(store: Store) -> None:
@@ -282,16 +363,16 @@ async def test_a_deleted_session_can_be_created_again(store: Store) -> None:
 
 
 async def test_the_sweep_drops_old_chunks_that_a_checkpoint_covers_and_no_others(store: Store) -> None:
-    await store.commit([Commit(1, row(), chunk=chunk(1, 2, at=10))])
-    await store.commit([Commit(1, chunk=chunk(3, 4, at=20))])
-    await store.commit([Commit(1, chunk=chunk(5, 6, at=90))])
+    await store.commit([Commit(1, row(), chunk=chunk(1, 2, at=10_000))])
+    await store.commit([Commit(1, chunk=chunk(3, 4, at=20_000))])
+    await store.commit([Commit(1, chunk=chunk(5, 6, at=90_000))])
     await store.commit([Commit(1, compaction=Compaction(2, b"", [], 0))])
-    await store.sweep(0, 50)
+    await store.sweep(0, 50_000)
     found = await store.load("p", "s1")
     assert found is not None
     assert [c.first_seq for c in found.chunks] == [3, 5], "3 is old, but only there"
     await store.commit([Commit(1, compaction=Compaction(6, b"", [], 0))])
-    await store.sweep(0, 50)
+    await store.sweep(0, 50_000)
     found = await store.load("p", "s1")
     assert found is not None
     assert [c.first_seq for c in found.chunks] == [5], "5 is covered, but young"
@@ -498,9 +579,9 @@ async def test_a_sweep_never_ends_the_transaction_of_a_commit_under_way(
         half_done = asyncio.Event()
         swept: asyncio.Future[None] = loop.create_future()
 
-        def slow(commits: list[Commit]) -> Iterator[tuple[str, Any]]:
+        def slow(commits: list[Commit], put: list[Put]) -> Iterator[tuple[str, Any]]:
             first = True
-            for statement in plan(commits):
+            for statement in plan(commits, put):
                 yield statement
                 if first and store._commits is not None:
                     loop.call_soon_threadsafe(half_done.set)
@@ -530,28 +611,38 @@ def test_latest_is_the_newest_file_in_the_migrations() -> None:
     assert names[-1].split("_")[0] == LATEST
 
 
-def test_the_migrations_make_exactly_the_tables_that_the_program_uses(tmp_path: Path) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'g.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    if request.param == "sqlite":
+        made = sa.create_engine(f"sqlite:///{tmp_path / 'g.db'}")
+    else:
+        url = request.getfixturevalue("database").replace("postgresql:", "postgresql+psycopg:")
+        made = sa.create_engine(url)
+    yield made
+    made.dispose()
+
+
+def test_the_migrations_make_exactly_the_tables_that_the_program_uses(engine: sa.Engine) -> None:
     with engine.connect() as connection:
         migrate(connection)
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, schema.metadata) == []
         inspector = sa.inspect(connection)
         for table in schema.metadata.tables.values():
-            made = {column["name"] for column in inspector.get_columns(table.name)}
-            assert made == set(table.columns.keys())
+            made = {column["name"]: column["type"] for column in inspector.get_columns(table.name)}
+            assert set(made) == set(table.columns.keys())
             assert inspector.get_pk_constraint(table.name)["constrained_columns"] == [
                 column.name for column in table.primary_key
             ]
-    engine.dispose()
+            if engine.name == "postgresql":
+                assert {t.collation for t in made.values() if isinstance(t, sa.Text)} <= {"C"}, table.name
+                assert inspector.get_sequence_names() == ["fences"]
 
 
-def test_migrating_an_empty_database_twice_changes_it_once(tmp_path: Path) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'g.db'}")
+def test_migrating_an_empty_database_twice_changes_it_once(engine: sa.Engine) -> None:
     with engine.connect() as connection:
         assert gateway.stores.migrate.revision(connection) is None
         migrate(connection)
         assert gateway.stores.migrate.revision(connection) == LATEST
         migrate(connection)
         assert gateway.stores.migrate.revision(connection) == LATEST
-    engine.dispose()

@@ -75,6 +75,11 @@ async def play_report(spec: Spec, abort: asyncio.Event, mode: str, messages: Seq
     yield text(json.dumps({"mode": mode, "messages": [described(m) for m in messages]}))
 
 
+async def play_tasks(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
+    """Say how many tasks the server's loop has, this run's included."""
+    yield text(str(len(asyncio.all_tasks())))
+
+
 async def play_words(spec: Spec, abort: asyncio.Event, mode: str, messages: Sequence[Any]) -> AsyncIterator[Event]:
     for n in range(spec.get("words", 20)):
         if abort.is_set():

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
 import httpx
@@ -84,6 +84,21 @@ class Answer:
         return None if found is None else str(found)
 
 
+class Process(Protocol):
+    """What the tests need of a running server; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+
 class Server:
     """`gateway serve` as a process on its own port and database."""
 
@@ -96,14 +111,16 @@ class Server:
         env: Mapping[str, str] | None = None,
         port: int | None = None,
         cwd: Path = HERE,
+        store: str | None = None,
     ) -> None:
         self.folder = folder
+        self.store = store or f"sqlite:///{folder / 'g.db'}"
         self.cwd = cwd
         self.engine = engine
         self.args = list(args)
         self.env = dict(env or {})
         self.port = port or free_port()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     @property
     def origin(self) -> str:
@@ -112,37 +129,41 @@ class Server:
     def command(self) -> list[str]:
         if not self.engine:
             return [sys.executable, "-m", "gateway", "serve", "--port", str(self.port), *self.args]
-        store = f"sqlite:///{self.folder / 'g.db'}"
         target = self.engine if ":" in self.engine or "-" in self.engine else f"engines:{self.engine}"
-        base = [sys.executable, "-m", "gateway", "serve", target, "--port", str(self.port), "--store", store]
+        base = [sys.executable, "-m", "gateway", "serve", target, "--port", str(self.port), "--store", self.store]
         return [*base, *self.args]
 
     def environment(self) -> dict[str, str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith("GATEWAY_")}
         return {**env, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "GATEWAY_COMMANDS_PER_S": "100000", **self.env}
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> Process:
         """Start the process and wait for nothing."""
         with (self.folder / "out.log").open("ab") as out, (self.folder / "err.log").open("ab") as err:
             self.process = subprocess.Popen(
                 self.command(), cwd=self.cwd, env=self.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
-        return self.process
+        return self.running
 
     def start(self) -> Self:
         """Start the process and wait until it serves."""
-        process = self.spawn()
-        deadline = time.monotonic() + 30
-        while not self._ready():
-            if process.poll() is not None:
-                raise AssertionError(f"the server ended with {process.returncode}:\n{self.logs()}")
+        self.spawn()
+        return self.await_ready()
+
+    def await_ready(self, patience: float = 90) -> Self:
+        """Wait until the process serves."""
+        process = self.running
+        deadline = time.monotonic() + patience
+        while not self.ready():
+            if (code := process.poll()) is not None:
+                raise AssertionError(f"the server ended with {code}:\n{self.logs()}")
             if time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"the server did not become ready:\n{self.logs()}")
             time.sleep(0.02)
         return self
 
-    def _ready(self) -> bool:
+    def ready(self) -> bool:
         probe = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             probe.request("GET", "/readyz")
@@ -160,7 +181,7 @@ class Server:
         return (self.folder / "err.log").read_text(errors="replace")
 
     @property
-    def running(self) -> subprocess.Popen[bytes]:
+    def running(self) -> Process:
         assert self.process is not None, "not started"
         return self.process
 
@@ -173,11 +194,11 @@ class Server:
         """SIGTERM, and no wait."""
         self.running.send_signal(signal.SIGTERM)
 
-    def exit_code(self, patience: float = 30) -> int:
+    def exit_code(self, patience: float = 60) -> int:
         """Wait for the end of the process."""
         return self.running.wait(patience)
 
-    async def exited(self, patience: float = 30) -> int:
+    async def exited(self, patience: float = 60) -> int:
         return await asyncio.to_thread(self.exit_code, patience)
 
     async def crash(self) -> None:
@@ -232,6 +253,8 @@ class View:
         self.fold = Fold()
         self.attaching: set[str | None] = set()
         self.snapshot_due = False
+        self.ignored = False
+        """It left events out while it waited for an `attached`; where an error came instead, there is a hole."""
         self.applied: list[Frame] = []
         self.dropped: list[Frame] = []
         self.gaps: list[Frame] = []
@@ -249,6 +272,7 @@ class View:
         kind = frame["type"]
         if kind == "attached":
             self.attaching.discard(frame.get("id"))
+            self.ignored = False
             self.snapshot_due = frame["recovery"] == "snapshot"
             if frame["recovery"] == "live" and frame["seq"] == 0:
                 self.fold = Fold()
@@ -258,7 +282,10 @@ class View:
             self.snapshot_due = False
             self.fold.feed(frame)
             return False
-        if not is_event(frame) or self.attaching:
+        if not is_event(frame):
+            return False
+        if self.attaching:
+            self.ignored = True
             return False
         if self.snapshot_due:
             self.gaps.append(frame)
@@ -268,7 +295,7 @@ class View:
             self.applied.append(frame)
         elif verdict == "dropped":
             self.dropped.append(frame)
-        else:
+        elif not self.ignored:
             self.gaps.append(frame)
         return verdict == "gap"
 
@@ -359,6 +386,12 @@ class Client:
     async def close(self, code: int = 1000) -> None:
         """Close on purpose."""
         await self.ws.close(code)
+
+    async def abandon(self) -> None:
+        """Let go of the connection, if there is one, in whatever state it is."""
+        if self._ws is not None:
+            self._ws.transport.abort()
+            await self._ws.wait_closed()
 
     async def close_without_code(self) -> None:
         """Send a close frame that bears no code (1005 at the other end)."""
@@ -557,7 +590,8 @@ async def agree(server: Server, client: Client, session: str, **headers: str) ->
     held = comparable(mine["messages"])
     if snapshot["has_more"]:
         held = held[-len(theirs) :]
-    assert held == theirs
+    unlike = [(mine, its) for mine, its in zip(held, theirs, strict=False) if mine != its]
+    assert held == theirs, (len(held), len(theirs), snapshot["has_more"], unlike[:1])
     assert not view.gaps, view.gaps
     return snapshot
 

@@ -231,6 +231,7 @@ async def test_status_is_aborting_between_request_and_end(server: Server) -> Non
         await c.prompt(session, spec("stubborn"))
         await c.until("text-delta", session_id=session)
         await c.ok("abort", session_id=session)
+        await c.until("abort-requested", session_id=session)  # from here on it is what everybody sees, wherever
         assert (await d.ok("attach", session_id=session, role="observer"))["status"] == "aborting"
         await c.until("run-finish", session_id=session)
 

@@ -73,6 +73,33 @@ async def test_a_question_survives_its_readers_connection(cashier: Server, recei
     assert receipts.read_text() == f"{session} 5\n"
 
 
+async def test_an_answer_sent_again_after_a_lost_reply_is_acked_again(cashier: Server, receipts: Path) -> None:
+    """By its id, on another connection, also once the run is over; another's answer is still too late."""
+    session, same = fresh(), fresh("r")
+    async with cashier.client() as c:
+        request = await asked(c, session)
+        answer = {"session_id": session, "request_id": request["request_id"], "decision": "allow"}
+        await c.ok("attach", session_id=session)
+        assert "duplicate" not in await c.ok("respond", id=same, **answer)
+        view = c.view(session)
+        await c.cut()
+    async with cashier.client() as again:
+        again.views[session] = view
+        ack = await again.ok("respond", id=same, **answer)
+        assert (ack["command"], ack["session_id"], ack["duplicate"]) == ("respond", session, True)
+        await again.barrier()
+        assert not any(frame["type"] == "attached" for frame in again.frames), "an answer attaches nobody"
+        await again.ok("attach", session_id=session, epoch=view.epoch, seq=view.seq)
+        await again.idle(session)
+        assert (await again.ok("respond", id=same, **answer))["duplicate"] is True
+        await again.fails("id_reuse", "respond", id=same, **{**answer, "decision": "deny"})
+        await again.fails("request_not_found", "respond", **answer)
+        await agree(cashier, again, session)
+    events = await cashier.log(session)
+    assert [event["type"] for event in events].count("approval-resolved") == 1
+    assert receipts.read_text() == f"{session} 5\n"
+
+
 async def test_an_edited_input_runs_and_the_transcript_has_both(cashier: Server, receipts: Path) -> None:
     session = fresh()
     async with cashier.client() as c:

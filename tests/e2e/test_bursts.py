@@ -75,6 +75,20 @@ async def test_a_latched_abort_outlives_a_refusal_of_its_prompt(server: Server) 
         assert finish["status"] == "aborted"
 
 
+async def test_no_abort_of_a_flood_is_refused(server: Server) -> None:
+    session = fresh()
+    async with server.client() as c:
+        await c.holding(session)
+        names = [fresh("unseen") for _ in range(2000)]
+        for name in names:
+            await c.send({"type": "abort", "id": name, "command_id": name})
+        await c.send({"type": "abort", "id": "last", "session_id": session})
+        for name in names:
+            assert [run["state"] for run in (await c.reply(name))["runs"]] == ["latched"]
+        assert [run["state"] for run in (await c.reply("last"))["runs"]] == ["requested"]
+        await c.idle(session)
+
+
 async def test_a_hello_with_thousands_of_attaches_is_answered(server: Server) -> None:
     sessions = [fresh() for _ in range(3)]
     async with server.client() as c:

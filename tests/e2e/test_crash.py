@@ -10,8 +10,14 @@ import pytest
 from tests.e2e.support import ABORT_ERROR, CLOSING, agree, check_log, fresh, of_run, spec, text_of, types
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.e2e.conftest import Launch
     from tests.e2e.fold import Frame
+    from tests.e2e.support import Server
+    from tests.support_postgres import Postgres
+
+STORES = ("sqlite", "postgresql")
 
 
 def lost_error(error: Frame) -> None:
@@ -252,7 +258,33 @@ async def test_many_sessions_are_sealed_at_once(launch: Launch) -> None:
         check_log(await server.log(session))
 
 
-async def test_a_log_that_lost_its_tail_answers_its_owner_with_a_new_epoch(launch: Launch) -> None:
+def backup(server: Server, request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Copy the database of a server that is stopped; give what brings it back."""
+    if server.store.startswith("postgresql"):
+        postgres: Postgres = request.getfixturevalue("postgres")
+        kept = postgres.copy(server.store)
+
+        def restore_database() -> None:
+            server.store = kept
+
+        return restore_database
+    folder = server.folder / "backup"
+    folder.mkdir()
+    for file in server.folder.glob("g.db*"):
+        shutil.copy(file, folder)
+
+    def restore() -> None:
+        for file in server.folder.glob("g.db*"):
+            file.unlink()
+        for file in folder.iterdir():
+            shutil.copy(file, server.folder)
+
+    return restore
+
+
+async def test_a_log_that_lost_its_tail_answers_its_owner_with_a_new_epoch(
+    launch: Launch, request: pytest.FixtureRequest
+) -> None:
     """The database of an hour ago comes back, as a restore from a backup would bring it."""
     server = launch()
     session = fresh()
@@ -262,10 +294,7 @@ async def test_a_log_that_lost_its_tail_answers_its_owner_with_a_new_epoch(launc
         await c.closed(timeout=20)
         view = c.view(session)
     assert await server.exited() == 0
-    backup = server.folder / "backup"
-    backup.mkdir()
-    for file in server.folder.glob("g.db*"):
-        shutil.copy(file, backup)
+    restore = backup(server, request)
     await server.restart()
     async with server.client() as c:
         c.views[session] = view
@@ -273,10 +302,7 @@ async def test_a_log_that_lost_its_tail_answers_its_owner_with_a_new_epoch(launc
         await c.run(session, "lost")
         server.kill()
         await c.closed()
-    for file in server.folder.glob("g.db*"):
-        file.unlink()
-    for file in backup.iterdir():
-        shutil.copy(file, server.folder)
+    restore()
     await server.restart()
     async with server.client() as c:
         c.views[session] = view

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.conftest import Launch
 
+STORES = ("sqlite", "postgresql")
+
 
 async def test_the_same_prompt_again_is_a_duplicate_with_the_first_ids(server: Server) -> None:
     session, same = fresh(), fresh("p")

@@ -13,6 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from tests.e2e.ai_page import page
 from tests.e2e.support import ABORT_ERROR, V1, Client, Server, agree, check_log, fresh, text_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Mounted(Server):
             "GATEWAY_STORE": f"sqlite:///{self.folder / 'g.db'}",
         }
 
-    def _ready(self) -> bool:
+    def ready(self) -> bool:
         probe = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             probe.request("GET", "/agent/readyz")
@@ -122,6 +123,17 @@ async def test_the_socket_and_rest_work_below_the_path(mounted: Mounted) -> None
     assert (unknown.status, unknown.code) == (404, "session_not_found")
 
 
+async def test_the_ai_sdk_is_served_below_the_path_too(mounted: Mounted) -> None:
+    chat = fresh()
+    async with page(mounted, "/agent/ai") as ai:
+        request = await ai.send(chat, "Tell me a story")
+        await ai.until_chunk(request, "text-delta")
+        await ai.request("abort", requestId=request)
+        assert (await ai.answer(request)).ending == {"type": "abort", "reason": "Aborted"}
+    loaded = await mounted.http("GET", f"/agent/ai/{chat}")
+    assert [message["role"] for message in loaded.body["messages"]] == ["user", "assistant"]
+
+
 async def test_the_page_and_its_files_are_below_the_path(mounted: Mounted) -> None:
     if not (ROOT / "gateway" / "static").is_dir():
         pytest.skip("the page is not built")
@@ -130,7 +142,7 @@ async def test_the_page_and_its_files_are_below_the_path(mounted: Mounted) -> No
     assert urljoin(f"{mounted.origin}/agent", bare.headers["location"]) == f"{mounted.origin}/agent/"
     page = await mounted.http("GET", "/agent/")
     assert page.status == 200
-    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "script-src 'self';" in page.headers["content-security-policy"]
     links = re.findall(r'(?:src|href)="([^"]+)"', page.body)
     assert len(links) >= 3
     for link in links:

@@ -86,6 +86,7 @@ async def came(client: Client, kind: str, run_id: str) -> Frame:
     return event
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["agents:agent", "director"])
 async def test_case_63_a_thousand_abort_resume_cycles(launch: Launch, engine: str) -> None:
     """Over one connection and several sessions: files, threads, children and memory stay as they are."""
@@ -127,6 +128,7 @@ async def test_case_63_a_thousand_abort_resume_cycles(launch: Launch, engine: st
 async def test_case_59_a_dropped_socket_aborts_its_runs_after_their_grace_and_a_return_keeps_them(
     launch: Launch,
 ) -> None:
+    """Whoever vanishes means Stop once the grace is over; whoever comes back within it wants what is running."""
     server = launch("agents:agent", scripted_pace=0.01)
     left, kept = fresh(), fresh()
     async with server.client() as watcher:
@@ -149,6 +151,7 @@ async def test_case_59_a_dropped_socket_aborts_its_runs_after_their_grace_and_a_
 
 
 async def test_case_60_an_abort_of_an_idle_session_is_an_empty_ack(launch: Launch) -> None:
+    """Stop where nothing runs is what the person wanted already: an ack, nothing stopped, nothing written."""
     server = launch("agents:agent", scripted_pace=0)
     session = fresh()
     async with server.client() as c:

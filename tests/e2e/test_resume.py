@@ -6,6 +6,8 @@ import json
 
 from tests.e2e.support import Server, agree, check_log, fresh, of_run, spec, text_of, types
 
+STORES = ("sqlite", "postgresql")
+
 
 async def test_a_resume_after_an_abort_continues_with_a_new_assistant_message(server: Server) -> None:
     session = fresh()

@@ -11,6 +11,8 @@ from tests.e2e.support import Server, agree, fresh, spec
 if TYPE_CHECKING:
     from tests.e2e.conftest import Launch
 
+STORES = ("sqlite", "postgresql")
+
 SETTINGS = {"retain_bytes": 200_000, "send_timeout": 30}
 CHATTY = spec("words", words=300, pad=300, delay=0.001)
 """About 150 KB of events."""

@@ -14,26 +14,22 @@ from pydantic import BaseModel
 
 from protocol import codec
 from protocol.codec import (
-    BATCH_BYTES,
     BadCommand,
     EventEncoder,
     clean_text,
     decode_command,
     decode_message,
     encode,
-    frames,
     message,
 )
 from protocol.commands import Ping, Prompt
-from protocol.transcript import Transcript
-from tests.protocol.streams import VECTORS, Frame, attached, load_vector, logs, merge
+from tests.protocol.streams import VECTORS, Frame, load_vector, logs
 
 if TYPE_CHECKING:
-    from protocol.codec import Record
     from protocol.commands import Command
 
 
-def records(log: list[Frame]) -> list[Record]:
+def records(log: list[Frame]) -> list[codec.Record]:
     encoder = EventEncoder("s")
     return [encoder.encode(event) for event in log]
 
@@ -207,72 +203,10 @@ def test_a_delta_with_a_lone_surrogate_still_goes_out() -> None:
     assert json.loads(record.data)["text"] == "a\ufffdb"
 
 
-@given(logs())
-def test_merged_frames_are_the_deltas_of_one_part_joined(log: list[Frame]) -> None:
-    got, index, _ = frames(records(log), 0, merge=True, limit=BATCH_BYTES)
-    assert index == len(log)
-    assert [json.loads(frame) for frame in got] == merge(log)
-
-
-@given(logs())
-def test_without_merge_every_event_is_its_own_frame(log: list[Frame]) -> None:
-    got, _, _ = frames(records(log), 0, merge=False, limit=BATCH_BYTES)
-    assert [json.loads(frame) for frame in got] == log
-
-
-@given(logs(), st.integers(1, 2000), st.booleans(), st.data())
-def test_batches_of_any_size_carry_the_log_once(
-    log: list[Frame], limit: int, merging: bool, data: st.DataObject
-) -> None:
-    held = records(log)
-    start = data.draw(st.integers(0, len(held)))
-    transcript = Transcript()
-    for frame in [attached(), *log[:start]]:
-        transcript.apply(json.loads(json.dumps(frame)))
-    index = start
-    while index < len(held):
-        got, after, size = frames(held, index, merge=merging, limit=limit)
-        assert after > index
-        text = message(got)
-        assert len(text.encode()) <= limit or len(got) == 1
-        assert size == sum(len(frame) + 1 for frame in got)
-        for frame in decode_message(text):
-            assert frame.get("from", frame["seq"]) == transcript.seq + 1
-            assert transcript.apply(frame) == "applied"
-        index = after
-    straight = Transcript()
-    for frame in [attached(), *log]:
-        straight.apply(json.loads(json.dumps(frame)))
-    assert transcript.state() == straight.state()
-
-
-def test_a_frame_larger_than_a_batch_goes_alone() -> None:
-    log: list[Frame] = [
-        {"type": "custom", "session_id": "s", "seq": seq, "run_id": "r", "name": "n", "data": data, "time": 1}
-        for seq, data in [(1, "a"), (2, "b" * BATCH_BYTES), (3, "c")]
-    ]
-    held = records(log)
-    sizes = []
-    index = 0
-    while index < len(held):
-        got, index, _ = frames(held, index, merge=True, limit=BATCH_BYTES)
-        sizes.append(len(got))
-    assert sizes == [1, 1, 1]
-
-
-def test_a_merge_is_cut_at_the_limit() -> None:
-    log: list[Frame] = [
-        {"type": "text-delta", "session_id": "s", "seq": seq, "run_id": "r", "part_id": "p", "text": "x" * 100}
-        for seq in range(1, 21)
-    ]
-    got, index, size = frames(records(log), 0, merge=True, limit=1000)
-    assert size <= 1000
-    assert json.loads(got[0])["seq"] == index < 20
-
-
 def test_one_frame_is_sent_bare_and_several_as_an_array() -> None:
-    assert message([b'{"a":1}']) == '{"a":1}'
-    assert message([b'{"a":1}', b'{"b":2}']) == '[{"a":1},{"b":2}]'
+    assert message([b'{"a":1}']) == b'{"a":1}'
+    assert message([b'{"a":1}', b'{"b":2}']) == b'[{"a":1},{"b":2}]'
+    assert message([b'{"a":1},{"b":2}'], joined=True) == b'[{"a":1},{"b":2}]'
     assert decode_message('{"a":1}') == [{"a": 1}]
     assert decode_message('[{"a":1},{"b":2}]') == [{"a": 1}, {"b": 2}]
 

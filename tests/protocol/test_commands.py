@@ -169,7 +169,7 @@ def test_defaults_are_those_of_the_contract() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"text": "x", "messages": [MESSAGE]}])
 def test_a_prompt_has_exactly_one_of_text_and_messages(fields: dict[str, Any]) -> None:
-    with pytest.raises(BadCommand, match="text and messages") as caught:
+    with pytest.raises(BadCommand, match=r"^frame: a prompt has exactly one of text and messages") as caught:
         decode_command(json.dumps({"type": "prompt", **fields}))
     assert caught.value.code == "invalid"
 

@@ -193,7 +193,23 @@ def test_a_client_that_does_not_heed_the_rate_is_cut_off() -> None:
     assert fresh.receive(PING, 0)[1:] == [Close(CloseCode.RATE_LIMITED, "rate limited")]
 
 
-def test_a_command_that_gets_through_starts_that_count_again() -> None:
+def test_a_flood_is_cut_off_although_one_in_a_while_gets_through() -> None:
+    fresh = greeted(commands_per_s=100)
+    actions = [action for n in range(2000) for action in fresh.receive(PING, n / 1000)]
+    assert actions[-1] == Close(CloseCode.RATE_LIMITED, "rate limited")
+    assert sum(isinstance(action, Handle) for action in actions) > 150
+
+
+def test_knows_a_flood_until_it_pauses() -> None:
+    fresh = greeted(commands_per_s=2)
+    known = []
+    for now in (0, 0, 0, 1):
+        fresh.receive(PING, now)
+        known.append(fresh.flooding)
+    assert known == [False, True, True, False], "the hello took one of the two"
+
+
+def test_a_pause_starts_that_count_again() -> None:
     fresh = greeted(commands_per_s=1)
     for _ in range(MAX_RATE_ERRORS - 1):
         fresh.receive(PING, 0)

@@ -221,21 +221,6 @@ def test_the_open_step_and_its_usage_are_what_a_server_needs_to_close_it() -> No
     assert transcript.usage == {"input_tokens": 12, "output_tokens": 4}
 
 
-def test_trim_keeps_the_newest_and_every_open_message() -> None:
-    frames = load_vector(next(path for path in VECTORS if path.stem.startswith("06")))["frames"]
-    transcript = fold(frames)
-    transcript.trim(1)
-    assert [message["id"] for message in transcript.messages] == ["msg_a2"]
-    assert transcript.has_more
-    running = fold(frames[:16])
-    running.trim(0)
-    assert [message["id"] for message in running.messages] == ["msg_a2"]
-    whole = fold(frames)
-    whole.trim(50)
-    assert len(whole.messages) == 3
-    assert not whole.has_more
-
-
 def test_every_event_type_is_known_to_the_fold_or_says_nothing_to_it() -> None:
     kinds: set[str] = set()
     for model in get_args(events.Event):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from gateway.stores.schema import Text
+
 revision = "0001"
 down_revision = None
 
@@ -14,11 +16,11 @@ def upgrade() -> None:
     op.create_table(
         "sessions",
         sa.Column("sid", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("principal", sa.Text, nullable=False),
-        sa.Column("session_id", sa.Text, nullable=False),
-        sa.Column("epoch", sa.Text, nullable=False),
-        sa.Column("title", sa.Text),
-        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("principal", Text, nullable=False),
+        sa.Column("session_id", Text, nullable=False),
+        sa.Column("epoch", Text, nullable=False),
+        sa.Column("title", Text),
+        sa.Column("status", Text, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
         sa.Column("message_count", sa.Integer, nullable=False),
@@ -43,16 +45,16 @@ def upgrade() -> None:
         "messages",
         sa.Column("sid", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("message_id", sa.Text, nullable=False),
+        sa.Column("message_id", Text, nullable=False),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
     op.create_index("messages_by_id", "messages", ["sid", "message_id"])
     op.create_table(
         "commands",
-        sa.Column("principal", sa.Text, primary_key=True),
-        sa.Column("command_id", sa.Text, primary_key=True),
+        sa.Column("principal", Text, primary_key=True),
+        sa.Column("command_id", Text, primary_key=True),
         sa.Column("sid", sa.BigInteger, nullable=False),
-        sa.Column("session_id", sa.Text, nullable=False),
+        sa.Column("session_id", Text, nullable=False),
         sa.Column("body", sa.LargeBinary, nullable=False),
         sa.Column("ack", sa.LargeBinary, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
