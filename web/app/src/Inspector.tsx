@@ -4,7 +4,8 @@ import { memo, useId, useMemo, useState, useSyncExternalStore } from "react";
 import { bytes } from "./format.js";
 import { Cross } from "./icons.js";
 import { useWords } from "./language.js";
-import type { Noted, Tap } from "./tap.js";
+import { StopLatency, Throughput } from "./Spark.js";
+import type { Frame, Noted, Tap } from "./tap.js";
 
 /** Enough to scroll through. */
 const SHOWN = 200;
@@ -20,7 +21,8 @@ export function Inspector({ tap, session, state, onClose }: Props) {
   const words = useWords();
   const seen = useSyncExternalStore(tap.subscribe, tap.read);
   const [type, setType] = useState("");
-  const [only, setOnly] = useState(false);
+  const [whose, setWhose] = useState("");
+  const [where, setWhere] = useState("");
   const [direction, setDirection] = useState<"both" | "in" | "out">("both");
   const types = useId();
 
@@ -29,13 +31,20 @@ export function Inspector({ tap, session, state, onClose }: Props) {
     .filter(
       ({ frame, out }) =>
         frame.type.includes(wanted) &&
-        (!only || frame.session_id === session) &&
+        (whose === "" || frame.session_id === whose) &&
+        covers(frame, where) &&
         (direction === "both" || out === (direction === "out")),
     )
     .slice(-SHOWN)
     .reverse();
   const known = useMemo(() => [...new Set(seen.notes.map(({ frame }) => frame.type))].sort(), [seen.notes]);
-  const ms = (value: number | null) => (value === null ? "–" : `${value} ms`);
+  const sessions = useMemo(
+    () => [...new Set(seen.notes.flatMap(({ frame }) => frame.session_id ?? []))].filter((id) => id !== session),
+    [seen.notes, session],
+  );
+  const ms = (value: number | null | undefined) => (value === null || value === undefined ? "–" : `${value} ms`);
+  const last = seen.stops.at(-1);
+  const behind = Math.max(0, (seen.heads.get(session) ?? 0) - state.seq);
   const { facts } = words;
   return (
     <aside className="inspector" id="inspector" data-testid="inspector" aria-label={words.inspector}>
@@ -54,6 +63,10 @@ export function Inspector({ tap, session, state, onClose }: Props) {
         <dd>
           {state.status} · {state.role}
         </dd>
+        <dt>{facts.lag}</dt>
+        <dd data-testid="inspector-lag">
+          {words.behind(behind)} · {ms(seen.lagMs)}
+        </dd>
         <dt>{facts.reconnects}</dt>
         <dd data-testid="inspector-reconnects">{seen.reconnects}</dd>
         <dt>{facts.rate}</dt>
@@ -62,7 +75,7 @@ export function Inspector({ tap, session, state, onClose }: Props) {
         </dd>
         <dt>{facts.abort}</dt>
         <dd data-testid="inspector-abort">
-          {ms(seen.heard)} / {ms(seen.done)}
+          {ms(last?.heard)} / {ms(last?.done)}
         </dd>
         {seen.stalled && (
           <>
@@ -71,6 +84,10 @@ export function Inspector({ tap, session, state, onClose }: Props) {
           </>
         )}
       </dl>
+      <div className="sparks">
+        <Throughput series={seen.series} />
+        <StopLatency stops={seen.stops} />
+      </div>
       <div className="trouble">
         <button type="button" data-testid="cut" onClick={() => tap.cut()}>
           {words.cut}
@@ -102,10 +119,30 @@ export function Inspector({ tap, session, state, onClose }: Props) {
           <option value="in">{words.incoming}</option>
           <option value="out">{words.outgoing}</option>
         </select>
-        <label>
-          <input type="checkbox" checked={only} onChange={(event) => setOnly(event.target.checked)} />
-          {words.thisSession}
-        </label>
+        <select
+          data-testid="inspector-session"
+          aria-label={words.whichSession}
+          value={whose}
+          onChange={(event) => setWhose(event.target.value)}
+        >
+          <option value="">{words.allSessions}</option>
+          <option value={session}>{words.thisSession}</option>
+          {sessions.map((id) => (
+            <option key={id} value={id}>
+              {id}
+            </option>
+          ))}
+        </select>
+        <input
+          type="search"
+          className="where"
+          inputMode="numeric"
+          data-testid="inspector-where"
+          aria-label={words.filterSeq}
+          placeholder="seq 1–9"
+          value={where}
+          onChange={(event) => setWhere(event.target.value)}
+        />
       </div>
       <div className="frames" role="region" aria-label={words.frames} tabIndex={0}>
         {shown.length === 0 && <p className="none">{words.noFrames}</p>}
@@ -115,6 +152,12 @@ export function Inspector({ tap, session, state, onClose }: Props) {
       </div>
     </aside>
   );
+}
+
+/** Does the frame carry anything of `12`, or of `10-20`? Nothing written, or nothing that is a position: all do. */
+function covers({ seq, from = seq }: Frame, where: string): boolean {
+  const [, first, last = first] = /^\s*(\d+)\s*(?:[-–]\s*(\d+))?/.exec(where) ?? [];
+  return first === undefined || (seq !== undefined && seq >= Number(first) && from! <= Number(last));
 }
 
 const Line = memo(function Line({ note: { at, out, size, frame } }: { note: Noted }) {

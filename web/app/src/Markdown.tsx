@@ -7,6 +7,7 @@ import { memo, type ComponentProps, type ReactNode } from "react";
 import ReactMarkdown, { type Components } from "react-markdown";
 import remarkGfm from "remark-gfm";
 import { Check, Copy } from "./icons.js";
+import { useWords } from "./language.js";
 import { useCopy } from "./useCopy.js";
 
 const plugins = [remarkGfm];
@@ -64,12 +65,14 @@ export function blocksOf(text: string): string[] {
   return blocks;
 }
 
-/** A link that leads somewhere, or just its words: an address that is not safe has been emptied by then. */
+/**
+ * A link that leads somewhere, or just its words: an address that is not safe has been emptied by then, and one within
+ * the text (`#part`, a footnote) would lead to another conversation, for that is what this page's own addresses name.
+ */
 function Link({ href, className, children }: { href?: string | undefined; className?: string; children: ReactNode }) {
-  if (!href) return <span className={className}>{children}</span>;
-  const within = href.startsWith("#");
+  if (!href || href.startsWith("#")) return <span className={className}>{children}</span>;
   return (
-    <a href={href} className={className} rel="noopener noreferrer" target={within ? undefined : "_blank"}>
+    <a href={href} className={className} rel="noopener noreferrer" target="_blank">
       {children}
     </a>
   );
@@ -114,12 +117,13 @@ function textIn(node: ReactNode): string {
 
 function CodeBlock({ children, ...props }: ComponentProps<"pre">) {
   const [copied, copy] = useCopy();
+  const words = useWords();
   return (
     <div className="code">
       <pre {...props} tabIndex={0}>
         {children}
       </pre>
-      <button type="button" className="quiet copy" onClick={() => copy(textIn(children))} aria-label={copied ? "Copied" : "Copy code"}>
+      <button type="button" className="quiet copy" onClick={() => copy(textIn(children))} aria-label={copied ? words.copied : words.copyCode}>
         {copied ? <Check /> : <Copy />}
       </button>
     </div>

@@ -195,6 +195,21 @@ export const MessageView = memo(function MessageView({ message, session, queued 
   const own = message.role === "user";
   const local = message.id.startsWith("local:");
   const live = message.role === "assistant" && message.completed_at === null;
+  const said = (
+    <>
+      {editing && <Editor message={message} session={session} onDone={() => setEditing(false)} />}
+      {(editing ? [] : message.parts).map((part, at) => (
+        <PartView
+          key={"part_id" in part && part.part_id ? part.part_id : at}
+          part={part}
+          session={session}
+          live={live}
+          own={own}
+        />
+      ))}
+      {queued && <p className="ending">{words.queued}</p>}
+    </>
+  );
   return (
     <article
       className={`message ${message.role}`}
@@ -206,19 +221,9 @@ export const MessageView = memo(function MessageView({ message, session, queued 
       data-editing={editing || undefined}
       aria-label={own ? words.you : words.assistant}
     >
-      {editing && <Editor message={message} session={session} onDone={() => setEditing(false)} />}
-      {(editing ? [] : message.parts).map((part, at) => (
-        <PartView
-          key={"part_id" in part && part.part_id ? part.part_id : at}
-          part={part}
-          session={session}
-          live={live}
-          own={own}
-        />
-      ))}
+      {own ? <div className="bubble">{said}</div> : said}
       {live && message.parts.length === 0 && <Dots />}
       {message.role === "assistant" && <Ending message={message} />}
-      {queued && <p className="ending">{words.queued}</p>}
       {!live && !queued && !local && !editing && (
         <Actions message={message} session={session} onEdit={() => setEditing(true)} />
       )}

@@ -3,7 +3,7 @@ import type { Session, ToolPart } from "@agent-gateway/sdk";
 import { useState, type ReactNode } from "react";
 import { brief, duration, fraction, show } from "./format.js";
 import { Check, Chevron, Cross, Question } from "./icons.js";
-import { useWords } from "./language.js";
+import { useLanguage, useWords } from "./language.js";
 
 function Field({ label, children, tone }: { label: string; children: ReactNode; tone?: "bad" }) {
   return (
@@ -27,16 +27,40 @@ function Progress({ data }: { data: unknown }) {
   );
 }
 
+/** The question, where the call is: with the whole input above it, and until when it can be answered. */
+function Approval({ part, session }: { part: ToolPart; session: Session }) {
+  const words = useWords();
+  const language = useLanguage();
+  const [answered, setAnswered] = useState(false);
+  const id = part.approval!.request_id;
+  const expires = session.state.pending.find(({ request_id }) => request_id === id)?.expires_at;
+  const answer = (decision: "allow" | "deny") => {
+    setAnswered(true);
+    session.respond(id, decision).catch(() => setAnswered(false));
+  };
+  return (
+    <div className="approval" role="group" aria-label={words.allowOne(part.tool)} data-testid="approval">
+      <p>
+        <strong>{words.allowOne(part.tool)}</strong>
+        {expires !== undefined && expires !== null && (
+          <span className="muted"> {words.until(new Date(expires).toLocaleTimeString(language))}</span>
+        )}
+      </p>
+      <button type="button" className="primary" data-testid="allow" disabled={answered} onClick={() => answer("allow")}>
+        {answered ? <span className="spinner" /> : <Check />} {words.allow}
+      </button>
+      <button type="button" data-testid="deny" disabled={answered} onClick={() => answer("deny")}>
+        <Cross /> {words.deny}
+      </button>
+    </div>
+  );
+}
+
 export function Tool({ part, session, live }: { part: ToolPart; session: Session; live: boolean }) {
   const { state, outcome, approval } = part;
   const words = useWords();
-  const [answered, setAnswered] = useState(false);
   const busy = live && state !== "output-available" && state !== "output-error" && state !== "approval-requested";
   const failed = state === "output-error";
-  const answer = (decision: "allow" | "deny") => {
-    setAnswered(true);
-    session.respond(approval!.request_id, decision).catch(() => setAnswered(false));
-  };
   return (
     <details className="tool" data-testid="tool" data-part-type="tool" data-state={state} data-outcome={outcome} open>
       <summary>
@@ -69,18 +93,13 @@ export function Tool({ part, session, live }: { part: ToolPart; session: Session
             {show(part.error)}
           </Field>
         )}
-        {approval?.decision && approval.decision !== "allow" && <p className="muted">{words.approval}: {approval.decision}</p>}
-        {part.truncated && <p className="muted">{words.shortened}</p>}
-        {state === "approval-requested" && approval && (
-          <div className="approval" role="group" aria-label={words.allowOne(part.tool)}>
-            <button type="button" className="primary" data-testid="allow" disabled={answered} onClick={() => answer("allow")}>
-              {words.allow}
-            </button>
-            <button type="button" data-testid="deny" disabled={answered} onClick={() => answer("deny")}>
-              {words.deny}
-            </button>
-          </div>
+        {approval?.decision && (
+          <p className="muted" data-testid="decision">
+            {words.approval}: {words.decision[approval.decision]}
+          </p>
         )}
+        {part.truncated && <p className="muted">{words.shortened}</p>}
+        {state === "approval-requested" && approval && <Approval key={approval.request_id} part={part} session={session} />}
       </div>
     </details>
   );

@@ -1,8 +1,9 @@
 /** The conversation. */
-import type { Message, Session, SessionState } from "@agent-gateway/sdk";
-import { memo, useCallback, useEffect, useRef, useState } from "react";
+import type { Session, SessionState } from "@agent-gateway/sdk";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { Down, Mark, Play } from "./icons.js";
 import { useWords } from "./language.js";
+import { Messages } from "./Messages.js";
 import { Dots, MessageView } from "./MessageView.js";
 import { useStickToBottom } from "./useStickToBottom.js";
 
@@ -14,11 +15,6 @@ interface Props {
   onExample: (text: string) => void;
   onResume: () => void;
 }
-
-/** Apart, so that a key pressed in the composer does not go through thousands of them. */
-const Messages = memo(function Messages({ messages, session }: { messages: readonly Message[]; session: Session }) {
-  return messages.map((message) => <MessageView key={message.id} message={message} session={session} />);
-});
 
 export function Transcript({ session, state, said, onExample, onResume }: Props) {
   const { messages, queue, hasMore, ready, submitted, status, resumable } = state;

@@ -6,12 +6,17 @@ export function textOf(message: Message): string {
   return message.parts.flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n\n");
 }
 
+/** JSON for reading, not for copying: the lines of a text in it are lines. */
+function readable(json: string): string {
+  return json.replace(/\\(.)/g, (escape, letter) => (letter === "n" ? "\n" : letter === "t" ? "\t" : escape));
+}
+
 export function show(value: unknown): string {
   if (typeof value === "string") return value;
   try {
     // Small things on one line: a list of numbers needs no tower.
-    const line = (JSON.stringify(value, null, 1) ?? "").replace(/\n */g, " ");
-    return line.length <= 100 ? line : JSON.stringify(value, null, 2);
+    const line = readable((JSON.stringify(value, null, 1) ?? "").replace(/\n */g, " "));
+    return line.length <= 100 && !line.includes("\n") ? line : readable(JSON.stringify(value, null, 2));
   } catch {
     return String(value);
   }

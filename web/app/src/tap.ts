@@ -4,6 +4,7 @@
  * It stands where the SDK expects a WebSocket, so the SDK has no part in it and cannot tell.
  */
 import type { WebSocketConstructor, WebSocketLike } from "@agent-gateway/sdk";
+import { Meter } from "./meter.js";
 
 export interface Noted {
   n: number;
@@ -30,12 +31,26 @@ export interface TapState {
   stalled: boolean;
   /** Messages that came while stalled. */
   held: number;
-  /** The last stop: milliseconds until the server had heard it, and until the run was over. */
+  /** Received frames per second, slot by slot, the oldest first. */
+  series: readonly number[];
+  /** The newest event that has a time came this many milliseconds after it; clocks that differ are in it. */
+  lagMs: number | null;
+  /** The highest position that has reached this page, also what is held back, by session. */
+  heads: ReadonlyMap<string, number>;
+  /** The last stops, the newest at the end. */
+  stops: readonly Stop[];
+}
+
+/** One stop: milliseconds until the server had heard it, and until the run was over. */
+export interface Stop {
   heard: number | null;
   done: number | null;
 }
 
 const KEPT = 1000;
+const STOPS = 20;
+/** A stop may take several aborts, sent in one go. */
+const ONE_GO_MS = 100;
 /** Our own code: to the server, a connection that was lost. */
 const CUT = 4000;
 
@@ -43,11 +58,12 @@ export class Tap {
   private notes: Noted[] = [];
   private count = 0;
   private welcomes = 0;
-  private recent: { at: number; size: number; frames: number }[] = [];
   private stalled = false;
-  private abort: { id: unknown; at: number } | null = null;
-  private heard: number | null = null;
-  private done: number | null = null;
+  private readonly meter = new Meter();
+  private heads = new Map<string, number>();
+  private lagMs: number | null = null;
+  private abort: { ids: Set<unknown>; at: number; stop: Stop } | null = null;
+  private stops: Stop[] = [];
   private readonly lines = new Set<TappedSocket>();
   private readonly listeners = new Set<() => void>();
   private cached: TapState | null = null;
@@ -100,14 +116,10 @@ export class Tap {
 
   note(text: unknown, out: boolean): void {
     const size = typeof text === "string" ? text.length : 0;
-    let parsed: unknown;
-    try {
-      parsed = JSON.parse(text as string);
-    } catch {
-      return;
-    }
     const at = Date.now();
-    const frames = (Array.isArray(parsed) ? parsed : [parsed]) as Frame[];
+    const frames = framesIn(text);
+    if (frames.length === 0) return;
+    if (!out) this.reached(frames);
     for (const frame of frames) {
       if (frame.type === "welcome") this.welcomes += 1;
       this.time(frame, out, at);
@@ -116,21 +128,48 @@ export class Tap {
       this.notes.push({ n: ++this.count, at, out, size: frames.length === 1 ? size : JSON.stringify(frame).length, frame: shown });
     }
     if (this.notes.length > 2 * KEPT) this.notes = this.notes.slice(-KEPT);
-    if (!out) this.recent.push({ at, size, frames: frames.length });
+    if (!out) this.meter.add(at, frames.length, size);
     this.changed();
+  }
+
+  /** Something came and is held back: it counts as what the page could have. */
+  heldBack(text: unknown): void {
+    this.reached(framesIn(text));
+    this.changed();
+  }
+
+  private reached(frames: Frame[]): void {
+    for (const { type, session_id: session, seq } of frames) {
+      if (session === undefined || typeof seq !== "number") continue;
+      // A snapshot says where the session is, also when that is behind what was held.
+      if (type === "snapshot" || seq > (this.heads.get(session) ?? 0)) this.heads.set(session, seq);
+    }
   }
 
   private time(frame: Frame, out: boolean, at: number): void {
     if (out && frame.type === "abort") {
-      this.abort = { id: frame["id"], at };
-      this.heard = this.done = null;
-    } else if (!out && this.abort) {
-      if (frame.type === "ack" && frame["id"] === this.abort.id) this.heard = at - this.abort.at;
-      if (frame.type === "run-finish") {
-        this.done = at - this.abort.at;
+      if (!this.abort || at - this.abort.at > ONE_GO_MS) {
+        const stop = { heard: null, done: null };
+        this.abort = { ids: new Set(), at, stop };
+        this.stops = [...this.stops, stop].slice(-STOPS);
+      }
+      this.abort.ids.add(frame["id"]);
+    } else if (!out) {
+      if (typeof frame["time"] === "number") this.lagMs = Math.max(0, at - frame["time"]);
+      const { abort } = this;
+      if (!abort) return;
+      if (frame.type === "ack" && abort.ids.has(frame["id"])) this.measured({ heard: at - abort.at });
+      if (frame.type === "run-finish" && frame["status"] === "aborted") {
+        this.measured({ done: at - abort.at });
         this.abort = null;
       }
     }
+  }
+
+  private measured(what: Partial<Stop>): void {
+    const stop = { ...this.abort!.stop, ...what };
+    this.stops = this.stops.map((one) => (one === this.abort!.stop ? stop : one));
+    this.abort!.stop = stop;
   }
 
   changed(): void {
@@ -142,20 +181,30 @@ export class Tap {
   }
 
   private build(): TapState {
-    const since = Date.now() - 2000;
-    this.recent = this.recent.filter(({ at }) => at >= since);
-    const sum = (of: "size" | "frames") => this.recent.reduce((total, one) => total + one[of], 0) / 2;
-    if (this.recent.length > 0 && this.listeners.size > 0) this.changed(); // to see it fall to nothing
+    const now = Date.now();
+    const series = this.meter.frames(now);
+    const rate = this.meter.rate(now);
+    if (this.listeners.size > 0) this.changed(); // time itself moves the picture
     return {
       notes: this.notes.slice(-KEPT),
       reconnects: Math.max(0, this.welcomes - 1),
-      bytesPerSecond: sum("size"),
-      framesPerSecond: sum("frames"),
+      bytesPerSecond: rate.bytes,
+      framesPerSecond: rate.frames,
       stalled: this.stalled,
       held: [...this.lines].reduce((total, line) => total + line.held, 0),
-      heard: this.heard,
-      done: this.done,
+      series,
+      lagMs: this.lagMs,
+      heads: new Map(this.heads),
+      stops: this.stops,
     };
+  }
+}
+
+function framesIn(text: unknown): Frame[] {
+  try {
+    return [JSON.parse(text as string)].flat() as Frame[];
+  } catch {
+    return []; // not ours to judge
   }
 }
 
@@ -184,7 +233,7 @@ class TappedSocket implements WebSocketLike {
     inner.onmessage = (event: { data: unknown }) => {
       if (tap.isStalled) {
         this.waiting.push(event);
-        tap.changed();
+        tap.heldBack(event.data);
       } else this.deliver(event);
     };
     inner.onclose = (event) => {

@@ -18,6 +18,7 @@ beforeEach(() => {
 });
 
 afterEach(() => {
+  vi.useRealTimers();
   vi.unstubAllGlobals();
   act(() => gateway.close());
 });
@@ -142,6 +143,44 @@ describe("the inspector", () => {
     expect(panel.getAllByTestId("frame").map(({ dataset }) => dataset["type"])).toEqual(["text-delta"]);
   });
 
+  it("filters by seq, one or from and to, by session, and by direction", async () => {
+    await open(attached(0), ...textRun(1, "r1", ["Once", " upon"]), { ...attached(3), session_id: "s7" });
+    const panel = await inspect();
+    const shown = () => panel.queryAllByTestId("frame").map(({ dataset }) => dataset["type"]);
+    await waitFor(() => expect(shown().length).toBeGreaterThan(7));
+    await userEvent.type(panel.getByTestId("inspector-where"), "5-6");
+    expect(shown()).toEqual(["text-delta", "text-delta"]);
+    await userEvent.type(panel.getByTestId("inspector-where"), "{Backspace}{Backspace}");
+    expect(shown()).toEqual(["text-delta"]);
+    await userEvent.clear(panel.getByTestId("inspector-where"));
+    await userEvent.selectOptions(panel.getByTestId("inspector-session"), "s7");
+    expect(shown()).toEqual(["attached"]);
+    await userEvent.selectOptions(panel.getByTestId("inspector-session"), "");
+    await userEvent.selectOptions(panel.getByLabelText("Direction"), "out");
+    expect(new Set(shown())).toEqual(new Set(["hello", "watch"]));
+  });
+
+  it("draws throughput and stops, and says both in words", async () => {
+    vi.useFakeTimers({ toFake: ["Date"] });
+    await open(attached(0), ...textRun(1, "r1", ["Once"]));
+    const panel = await inspect();
+    expect(panel.getByTestId("stop-latency").getAttribute("aria-label")).toBe("No stop yet");
+    act(() => screen.getByTestId("stop").click());
+    const { id } = server().of("abort")[0]!;
+    vi.setSystemTime(Date.now() + 7);
+    const run = { session_id: "s1", run_id: "r1" };
+    await act(async () => void server().say({ type: "ack", id, command: "abort", runs: [{ ...run, state: "requested" }] }));
+    vi.setSystemTime(Date.now() + 30);
+    await act(async () => void server().say({ ...run, type: "run-finish", seq: 6, status: "aborted", reason: "user", time: Date.now() - 4 }));
+    vi.setSystemTime(Date.now() + 1000);
+    await waitFor(() => expect(panel.getByTestId("inspector-abort").textContent).toBe("7 ms / 37 ms"));
+    expect(panel.getByTestId("inspector-lag").textContent).toBe("level · 4 ms");
+    expect(panel.getByTestId("stop-latency").getAttribute("aria-label")).toContain("heard after 7 ms and over after 37 ms");
+    expect(panel.getByTestId("stop-latency").querySelectorAll("rect.heard")).toHaveLength(1);
+    expect(panel.getByTestId("throughput").getAttribute("aria-label")).toMatch(/now \d+, at most [1-9]\d*$/);
+    vi.useRealTimers();
+  });
+
   it("cuts the connection, which comes back where it was", async () => {
     await open(attached(0), ...textRun(1, "r1", ["Once"]));
     const panel = await inspect();
@@ -163,6 +202,7 @@ describe("the inspector", () => {
     await act(async () => void server().say({ ...delta, seq: 6, text: " upon" }, { ...delta, seq: 7, text: " a time" }));
     expect(screen.getAllByTestId("message").at(-1)!.textContent).toBe("Once");
     await waitFor(() => expect(panel.getByTestId("inspector-held").textContent).toBe("2"));
+    expect(panel.getByTestId("inspector-lag").textContent).toContain("2 behind");
     await userEvent.click(panel.getByTestId("stall"));
     await waitFor(() => expect(screen.getAllByTestId("message").at(-1)!.textContent).toBe("Once upon a time"));
   });

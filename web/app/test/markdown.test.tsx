@@ -31,6 +31,13 @@ describe("markdown", () => {
     expect([link.target, link.rel]).toEqual(["_blank", "noopener noreferrer"]);
   });
 
+  it("leads to no other conversation: those are what this page's own addresses name", () => {
+    const shown = show("[Tools](#tools) and a note[^1].\n\n[^1]: Said below.");
+    expect(shown.querySelector("a")).toBeNull();
+    expect(shown.textContent).toContain("Tools and a note");
+    expect(shown.textContent).toContain("Said below.");
+  });
+
   it("offers a picture as a link instead of fetching it", () => {
     const shown = show("![chart](https://example.com/c.png?secret)");
     expect(shown.querySelector("img")).toBeNull();

@@ -5,6 +5,7 @@
  * a lost connection, a replay or a snapshot in between can neither repeat nor lose a piece: the chunks just go on.
  */
 import type { ChatTransport, FinishReason, UIMessage, UIMessageChunk } from "ai";
+import { isOf, lost, respond, usable, waits } from "./follow.js";
 import { connect, type ConnectOptions, type Gateway } from "./gateway.js";
 import type { Session, SessionState } from "./session.js";
 import type { AssistantMessage, FilePart, Message, Part, PromptOptions, ToolPart, UserInput, UserMessage } from "./types.js";
@@ -126,7 +127,7 @@ export class GatewayChatTransport<UI_MESSAGE extends UIMessage = UIMessage> impl
         if (state !== "approval-responded" || !approval) continue;
         if (!session.state.pending.some(({ request_id }) => request_id === approval.id)) continue; // somebody else was first
         const value = approval.reason === undefined ? undefined : { reason: approval.reason };
-        await session.respond(approval.id, approval.approved ? "allow" : "deny", value);
+        await respond(session, approval.id, approval.approved === true, value);
       }
       follow.teller.answered(last);
       return this.stream(session, runId, follow.teller, () => signal?.removeEventListener("abort", stop));
@@ -184,6 +185,8 @@ class Teller {
   private started = false;
   private finished = false;
   private readonly told = new Map<string, Part>();
+  /** Approvals that the page has answered; the server may not have said so yet. */
+  private readonly decided = new Set<string>();
 
   constructor(private readonly named?: (userMessageId: string) => void) {}
 
@@ -215,7 +218,7 @@ class Teller {
     const last = messages.at(-1);
     if (failure !== null) chunks.push(...this.close(), { type: "error", errorText: failure });
     else if (state.run_id === runId) {
-      if (!waits(state, messages)) return { chunks, over: false };
+      if (!waits(state, messages, this.decided)) return { chunks, over: false };
       this.finished = true;
       chunks.push({ type: "finish-step" }, { type: "finish", finishReason: "tool-calls" });
     } else if (!last) {
@@ -233,6 +236,7 @@ class Teller {
     for (const part of message.parts as { approval?: { id: string; approved?: boolean } }[]) {
       const { id, approved } = part.approval ?? {};
       if (id === undefined || approved === undefined) continue;
+      this.decided.add(id);
       for (const [key, told] of this.told) {
         if (told.type !== "tool" || told.approval?.request_id !== id || told.approval.decision) continue;
         this.told.set(key, { ...told, approval: { request_id: id, decision: approved ? "allow" : "deny" } });
@@ -251,23 +255,6 @@ class Teller {
       return [{ type: "tool-output-error", toolCallId: part.call_id, errorText: "The connection was lost" }];
     });
   }
-}
-
-const isOf = (message: Message, runId: string): message is AssistantMessage =>
-  message.role === "assistant" && message.run_id === runId;
-
-/** Why nothing more will come, if so. */
-function lost({ ended, connection, error, ready }: SessionState): string | null {
-  if (connection.status === "closed") return connection.reason || "The connection was closed";
-  if (ended === "deleted" || ended === "forbidden") return `The session is ${ended}`;
-  return !ready && error ? error.message : null;
-}
-
-/** Does the run stand still until a person has decided? The AI SDK ends a stream there. */
-function waits(state: SessionState, messages: AssistantMessage[]): boolean {
-  if (state.status !== "waiting") return false;
-  const tools = messages.flatMap(({ parts }) => parts.filter((part): part is ToolPart => part.type === "tool"));
-  return !tools.some((part) => part.state === "running" || part.state === "input-streaming");
 }
 
 function difference(id: string, before: Part | undefined, part: Part): UIMessageChunk[] {
@@ -412,30 +399,4 @@ function toolPart(part: ToolPart): UIMessage["parts"][number] {
     return { ...base, state, errorText: part.error ?? "" };
   }
   return { ...base, state: state === "input-streaming" ? state : "input-available" };
-}
-
-// ------------------------------------------------------------------------------------------------------- waiting
-
-/** Wait until the session is held as the server has it; fails where that cannot come. */
-function usable(session: Session, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    let stop = () => {};
-    const look = (): boolean => {
-      const { state } = session;
-      const failure = lost(state);
-      if (signal?.aborted) reject(signal.reason as Error);
-      else if (failure !== null) reject(new Error(failure));
-      else if (state.ready) resolve();
-      else return false;
-      stop();
-      return true;
-    };
-    if (look()) return;
-    const unsubscribe = session.subscribe(look);
-    signal?.addEventListener("abort", look, { once: true });
-    stop = () => {
-      unsubscribe();
-      signal?.removeEventListener("abort", look);
-    };
-  });
 }

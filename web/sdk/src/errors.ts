@@ -1,7 +1,7 @@
 import type { ErrorCode, ErrorFrame } from "./types.js";
 
-/** The server's codes, and what only a client can say: `closed` (the gateway object was), `cancelled` (never sent). */
-export type GatewayErrorCode = ErrorCode | "closed" | "cancelled" | "http";
+/** The server's codes, and what only a client can say: `closed` (the gateway object was), `cancelled` (never sent), `overflow` (unread). */
+export type GatewayErrorCode = ErrorCode | "closed" | "cancelled" | "overflow" | "http";
 
 export class GatewayError extends Error {
   override name = "GatewayError";

@@ -34,12 +34,18 @@ export interface SessionOptions {
 
 /** A connection that had lasted this long was a good one: the next backoff starts over. */
 const STEADY_MS = 5000;
+/** What comes this long after the page went offline was not on its way before: the socket is alive all the same. */
+const IN_FLIGHT_MS = 1000;
+/** What a timer can wait. */
+const LONGEST_MS = 2 ** 31 - 1;
 /** Errors after which the same command is sent again by itself. */
 const AGAIN = new Set(["rate_limited", "draining"]);
 
 /** Connect, and stay connected. Nothing has to be awaited: what is asked meanwhile is sent when the connection is there. */
 export function connect(url: string | URL, options: ConnectOptions = {}): Gateway {
-  return new Gateway(String(url), options);
+  // `/ws`, `https://…/ws`: from a page's point of view a gateway is an address like any other.
+  const { href } = new URL(url, globalThis.document?.baseURI);
+  return new Gateway(href.replace(/^http/, "ws"), options);
 }
 
 export class Gateway {
@@ -54,7 +60,8 @@ export class Gateway {
   private greeting: Welcome | null = null;
   private welcomedAt = 0;
   private closed = false;
-  private offline = false;
+  /** When the page was told that it is offline; null while it is online. */
+  private offlineSince: number | null = null;
 
   private readonly backoff = new Backoff();
   private readonly outbox = new Outbox();
@@ -63,6 +70,9 @@ export class Gateway {
   private readonly watchers = new Set<(change: SessionChanged) => void>();
   private readonly timers = new Set<ReturnType<typeof setTimeout>>();
   private redial: ReturnType<typeof setTimeout> | undefined;
+  private renewal: ReturnType<typeof setTimeout> | undefined;
+  /** What the server asked to wait when it refused the hello. */
+  private refusedMs = 0;
   private readonly port: Port;
 
   /** @internal */
@@ -156,12 +166,14 @@ export class Gateway {
   close(): void {
     this.closed = true;
     clearTimeout(this.redial);
+    clearTimeout(this.renewal);
     for (const timer of this.timers) clearTimeout(timer);
     this.timers.clear();
     this.listen("removeEventListener");
     for (const socket of [this.current, this.next, this.leaving]) socket?.close(1000);
     this.current = this.next = this.leaving = null;
     this.outbox.clear(new GatewayError("closed", "The connection was closed"));
+    for (const session of this.held.values()) session.close();
     this.say({ status: "closed", attempt: 0, code: 1000, reason: "" });
   }
 
@@ -205,6 +217,24 @@ export class Gateway {
     socket.send({ type: "hello", id, client, batch, attach, ...(token === undefined ? {} : { token }) });
   }
 
+  /**
+   * Bring a new token before the old one expires, so that a connection outlives its first. A callback that fails, or
+   * has no newer one, is asked again in what time is left; past that the server closes with 4101, and the next hello asks.
+   */
+  private renew(socket: Socket, expiresAt: number | undefined): void {
+    clearTimeout(this.renewal);
+    const { token } = this;
+    const left = (expiresAt ?? 0) - Date.now();
+    if (typeof token !== "function" || left <= 0) return;
+    const wait = Math.min(LONGEST_MS, Math.max(1000, left * 0.8));
+    this.renewal = setTimeout(async () => {
+      const fresh = wait === LONGEST_MS ? undefined : await Promise.resolve().then(token).catch(() => undefined);
+      if (this.current !== socket) return;
+      if (fresh === undefined) this.renew(socket, expiresAt);
+      else socket.send({ type: "hello", id: uuid(), token: fresh });
+    }, wait);
+  }
+
   private welcomed(socket: Socket, frame: Welcome, helloId: string, asked: Set<Session>): void {
     this.leaving?.close(1000);
     this.leaving = this.current;
@@ -212,8 +242,10 @@ export class Gateway {
     this.next = null;
     this.greeting = frame;
     this.welcomedAt = Date.now();
-    this.offline = false;
+    this.offlineSince = null;
+    this.refusedMs = 0;
     socket.expect(frame.heartbeat_s);
+    this.renew(socket, frame.auth_expires_at);
     for (const session of this.held.values()) {
       if (asked.has(session)) session.attaching(helloId);
       else {
@@ -253,7 +285,8 @@ export class Gateway {
   private retry(code: number, reason: string): void {
     reason = describeClose(code) || reason;
     if (shouldReconnect(code)) {
-      this.schedule(0);
+      this.schedule(this.refusedMs);
+      this.refusedMs = 0;
       if (!this.current) this.say({ status: this.trouble(), attempt: this.backoff.attempt, code, reason });
     } else if (!this.current) {
       // A successor refused while the old socket still serves is no end yet: that comes, and says so, when it closes.
@@ -269,15 +302,24 @@ export class Gateway {
   }
 
   private trouble(): "offline" | "reconnecting" {
-    return this.offline || globalThis.navigator?.onLine === false ? "offline" : "reconnecting";
+    return this.offlineSince !== null || globalThis.navigator?.onLine === false ? "offline" : "reconnecting";
+  }
+
+  private offlineMs(): number {
+    return this.offlineSince === null ? Infinity : Date.now() - this.offlineSince;
   }
 
   // ------------------------------------------------------------------------------------------------------ frames
 
   private receive(socket: Socket, frames: ServerFrame[], helloId: string, asked: Set<Session>): void {
-    if (socket === this.current && this.state.status === "offline") this.say({ status: "connected", attempt: 0 });
+    if (socket === this.current && this.state.status === "offline" && this.offlineMs() > IN_FLIGHT_MS) {
+      this.say({ status: "connected", attempt: 0 });
+    }
     for (const frame of frames) {
       if (frame.type === "welcome" && socket === this.next) this.welcomed(socket, frame, helloId, asked);
+      else if (frame.type === "ack" && frame.command === "hello") {
+        if (socket === this.current) this.renew(socket, frame.auth_expires_at);
+      } else if (frame.type === "error" && socket === this.next) this.refused(socket, frame);
       else if (frame.type === "ack" || frame.type === "history") this.outbox.settle(frame);
       else if (frame.type === "error" && this.settle(frame)) continue;
       else if (socket !== this.current) continue;
@@ -290,6 +332,13 @@ export class Gateway {
       }
     }
     for (const session of this.held.values()) session.flush();
+  }
+
+  /** An error in place of a welcome. One that may be tried again says when; else the close that follows is the verdict. */
+  private refused(socket: Socket, { retryable, retry_after_s = 0 }: ErrorFrame): void {
+    if (!retryable) return;
+    this.refusedMs = 1000 * retry_after_s;
+    socket.drop();
   }
 
   /** An error to a command: final, unless it only says "not now". */
@@ -359,14 +408,14 @@ export class Gateway {
 
   /** The network is back, perhaps another one: the old socket may be dead without knowing. */
   private readonly onOnline = (): void => {
-    this.offline = false;
+    this.offlineSince = null;
     if (this.closed) return;
     if (!this.next) this.dial();
     if (!this.current) this.say({ ...this.state, status: "reconnecting" });
   };
 
   private readonly onOffline = (): void => {
-    this.offline = true;
+    this.offlineSince = Date.now();
     if (this.state.status !== "closed") this.say({ ...this.state, status: "offline" });
   };
 

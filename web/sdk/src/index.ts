@@ -1,6 +1,7 @@
 export { Backoff } from "./backoff.js";
 export { describeClose, shouldReconnect } from "./closeCodes.js";
 export { GatewayError, type GatewayErrorCode } from "./errors.js";
+export { Events, type Applied } from "./events.js";
 export { connect, Gateway, type ConnectOptions, type SessionOptions, type Token } from "./gateway.js";
 export { uuid } from "./id.js";
 export { Session, type ConnectionState, type ConnectionStatus, type SessionState } from "./session.js";

@@ -13,8 +13,8 @@ interface Entry {
   frame: Command & { id: string };
   /** On the socket in use. */
   sent: boolean;
-  /** On any socket, ever: then the server may have it. */
-  left: boolean;
+  /** On how many sockets it was: from one on the server may have it. */
+  left: number;
   done(reply: Reply): void;
   failed(error: GatewayError): void;
 }
@@ -28,7 +28,7 @@ export class Outbox {
     done: (reply: Reply) => void,
     failed: (error: GatewayError) => void,
   ): void {
-    this.entries.set(frame.id, { frame, sent: false, left: false, done, failed });
+    this.entries.set(frame.id, { frame, sent: false, left: 0, done, failed });
   }
 
   /** Hand over, aborts first, what the socket in use has not seen. */
@@ -37,7 +37,8 @@ export class Outbox {
     for (const aborts of [true, false]) {
       for (const entry of unsent) {
         if ((entry.frame.type === "abort") !== aborts) continue;
-        entry.sent = entry.left = true;
+        entry.sent = true;
+        entry.left += 1;
         send(entry.frame);
       }
     }
@@ -53,7 +54,10 @@ export class Outbox {
     const entry = frame.id === undefined ? undefined : this.entries.get(frame.id);
     if (!entry) return false;
     this.entries.delete(entry.frame.id);
-    if (frame.type === "error") entry.failed(GatewayError.from(frame));
+    if (frame.type === "error" && frame.code === "request_not_found" && entry.left > 1) {
+      // The question is settled, and most likely by this very answer, whose ack was lost: no failure to speak of.
+      entry.done({ type: "ack", id: entry.frame.id, command: entry.frame.type, duplicate: true });
+    } else if (frame.type === "error") entry.failed(GatewayError.from(frame));
     else entry.done(frame);
     return true;
   }
@@ -68,7 +72,7 @@ export class Outbox {
   /** Take back a command that never left. */
   cancel(id: string): boolean {
     const entry = this.entries.get(id);
-    if (!entry || entry.left) return false;
+    if (!entry || entry.left > 0) return false;
     this.entries.delete(id);
     entry.failed(new GatewayError("cancelled", "Stopped before it was sent"));
     return true;

@@ -1,43 +1,85 @@
 /** React over the SDK: stores as hooks, painted at most once a frame. */
-import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
-import type { Gateway } from "./gateway.js";
+import { createContext, useCallback, useContext, useEffect, useMemo, useState, useSyncExternalStore } from "react";
+import type { Gateway, SessionOptions } from "./gateway.js";
 import type { ConnectionState, Session, SessionState } from "./session.js";
 import type { SessionInfo } from "./types.js";
 
+/** The page's gateway: `<GatewayContext.Provider value={connect("/ws")}>`. */
+export const GatewayContext = createContext<Gateway | null>(null);
+
+/** The gateway of the page. Throws where no `GatewayContext.Provider` is above. */
+export function useGateway(): Gateway {
+  const gateway = useContext(GatewayContext);
+  if (!gateway) throw new Error("useGateway: there is no <GatewayContext.Provider value={gateway}> above");
+  return gateway;
+}
+
+/** A session's state and what can be done with it, as one object that changes when the state does. */
+export interface SessionView
+  extends SessionState, Pick<Session, "id" | "prompt" | "resume" | "abort" | "respond" | "history"> {
+  readonly session: Session;
+}
+
+const due = new Set<() => void>();
+let cancel: (() => void) | null = null;
+
 /**
- * Call `notify` at most once per painted frame: a model can be faster than a screen. A hidden page paints nothing, so
- * there a slow timer takes over (a title or a badge still wants to know).
+ * Call `notify` before the next paint, together with all others: a model can be faster than a screen, and what is told
+ * in one go React renders in one go, however many sessions stream. A hidden page paints nothing, so there a slow timer
+ * takes over (a title or a badge still wants to know).
  */
-function perFrame(notify: () => void): { call: () => void; stop: () => void } {
-  let stop: (() => void) | undefined;
+function beforePaint(notify: () => void): void {
+  due.add(notify);
+  if (cancel) return;
   const run = () => {
-    stop = undefined;
-    notify();
+    cancel?.();
+    cancel = null;
+    const now = [...due];
+    due.clear();
+    for (const one of now) one();
   };
-  return {
-    call() {
-      if (stop) return;
-      if (typeof requestAnimationFrame === "function" && !document.hidden) {
-        const frame = requestAnimationFrame(run);
-        stop = () => cancelAnimationFrame(frame);
-      } else {
-        const timer = setTimeout(run, 100);
-        stop = () => clearTimeout(timer);
-      }
-    },
-    stop: () => stop?.(),
+  const timer = setTimeout(run, 100);
+  const frame = typeof requestAnimationFrame === "function" ? requestAnimationFrame(run) : undefined;
+  cancel = () => {
+    clearTimeout(timer);
+    if (frame !== undefined) cancelAnimationFrame(frame);
   };
 }
 
-/** A session's state, kept current while the component is mounted. */
-export function useSession(session: Session): SessionState {
+/**
+ * A session of the page's gateway, by id; kept current while the component is mounted. The id has to stay the same
+ * between renders; `isNew` says that its first prompt will make it. Given a {@link Session}, needs no provider.
+ */
+export function useSession(id: string | Session, { role, isNew }: SessionOptions = {}): SessionView {
+  const gateway = useContext(GatewayContext);
+  const session = useMemo(() => {
+    if (typeof id !== "string") return id;
+    if (!gateway) throw new Error("useSession: there is no <GatewayContext.Provider value={gateway}> above");
+    return gateway.session(id, { ...(role && { role }), ...(isNew !== undefined && { isNew }) });
+  }, [gateway, id, role, isNew]);
+  const state = useSessionState(session);
+  return useMemo(
+    () => ({
+      ...state,
+      session,
+      id: session.id,
+      prompt: session.prompt.bind(session),
+      resume: session.resume.bind(session),
+      abort: session.abort.bind(session),
+      respond: session.respond.bind(session),
+      history: session.history.bind(session),
+    }),
+    [state, session],
+  );
+}
+
+function useSessionState(session: Session): SessionState {
   const subscribe = useCallback(
     (notify: () => void) => {
-      const frame = perFrame(notify);
-      const unsubscribe = session.subscribe(frame.call);
+      const unsubscribe = session.subscribe(() => beforePaint(notify));
       return () => {
         unsubscribe();
-        frame.stop();
+        due.delete(notify);
       };
     },
     [session],

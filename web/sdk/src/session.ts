@@ -1,5 +1,6 @@
 /** One conversation as a client sees it: the fold, its cursor, and what was said but not yet heard back. */
 import { GatewayError, quiet } from "./errors.js";
+import { Events, type Applied } from "./events.js";
 import { uuid } from "./id.js";
 import type { Reply } from "./outbox.js";
 import { EMPTY, fold, place, prepend, type Transcript } from "./transcript.js";
@@ -70,10 +71,14 @@ interface Start {
   stopped?: boolean;
 }
 
+/** Whom an abort means. */
+type Target = { command_id: string } | { session_id: string; run_id?: string };
+
 export class Session {
   private transcript: Transcript = EMPTY;
   private readonly starts = new Map<string, Start>();
   private readonly listeners = new Set<() => void>();
+  private readonly readers = new Set<Events>();
   private cached: SessionState | null = null;
 
   private wanted: boolean;
@@ -96,7 +101,7 @@ export class Session {
     readonly id: string,
     private readonly port: Port,
     private readonly role: Role = "owner",
-    isNew = false,
+    private readonly isNew = false,
   ) {
     this.wanted = !isNew;
     this.ready = isNew;
@@ -111,6 +116,17 @@ export class Session {
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => void this.listeners.delete(listener);
+  }
+
+  /**
+   * What is applied from this call on, in order and once each; a `snapshot` where the log could not fill a gap. Call it
+   * before you prompt, or the first events may have passed. Ends when the session was deleted or the gateway is closed;
+   * leaving the loop stops it.
+   */
+  events(): Events {
+    const events = new Events((one) => this.readers.delete(one));
+    this.readers.add(events);
+    return events;
   }
 
   /** Follow the session (again), from where this object stopped. Sessions are attached when they are made. */
@@ -147,27 +163,30 @@ export class Session {
     return this.start({ type: "resume", id: uuid(), session_id: this.id, ...options }, { steer: false });
   }
 
-  /** Stop what runs and what waits. Works at once, also while offline and before the run has an id. */
+  /**
+   * Stop what runs and what waits. Works at once, also while offline and before the run has an id. What is seen here is
+   * stopped by name: a run that another tab has started by the time this arrives is not meant.
+   */
   abort(reason?: string): Promise<AbortedRun[]> {
-    const why = reason === undefined ? {} : { reason };
-    const replies: Promise<AbortedRun[]>[] = [];
+    const targets: Target[] = [];
     let cancelled = false;
     for (const [id, start] of [...this.starts]) {
-      if (start.run_id !== undefined || !start.message) continue;
-      // Never sent: nothing to stop. Sent and unanswered: only its own id surely names it.
-      if (this.port.cancel(id)) cancelled = true;
-      else replies.push(this.sendAbort({ command_id: id, ...why }));
       start.stopped = true;
+      // Never sent: nothing to stop. Sent: its own id names it, whether or not the server has seen it yet.
+      if (this.port.cancel(id)) cancelled = true;
+      else targets.push({ command_id: id });
     }
-    const idle = this.transcript.status === "idle" && this.transcript.queue.length === 0;
-    const others = [...this.starts.values()].filter((start) => !start.stopped);
-    for (const start of others) start.stopped = true;
-    if (!idle || others.length > 0 || (replies.length === 0 && !cancelled)) {
-      replies.push(this.sendAbort({ session_id: this.id, ...why }));
-    }
-    this.stopping = this.transcript.status !== "idle";
+    const { status, run_id, queue } = this.transcript;
+    const named = new Set([...this.starts.values()].map((start) => start.run_id));
+    // What waits goes first, or it would start in the moment between.
+    const seen = queue.map((waiting) => waiting.run_id);
+    if (status !== "idle" && run_id !== null) seen.push(run_id);
+    for (const run of seen) if (!named.has(run)) targets.push({ session_id: this.id, run_id: run });
+    // Nothing that has a name: whatever runs there.
+    if (targets.length === 0 && !cancelled) targets.push({ session_id: this.id });
+    this.stopping = status !== "idle";
     this.changed();
-    return quiet(Promise.all(replies).then((runs) => runs.flat()));
+    return this.sendAborts(targets, reason);
   }
 
   /** Answer an approval. */
@@ -205,7 +224,8 @@ export class Session {
     const { epoch, seq } = this.transcript;
     return {
       session_id: this.id,
-      ...(epoch === null ? {} : { epoch, seq }),
+      // A session of our own making has no past: all of its log is wanted, not a snapshot.
+      ...(epoch !== null ? { epoch, seq } : this.isNew ? { seq: 0 } : {}),
       ...(this.role === "owner" ? {} : { role: this.role }),
     };
   }
@@ -241,6 +261,11 @@ export class Session {
       default:
         return this.onEvent(frame);
     }
+  }
+
+  /** Nothing more will come. @internal */
+  close(): void {
+    for (const reader of [...this.readers]) reader.end();
   }
 
   /** Forget the cached snapshot and tell the listeners. @internal */
@@ -290,6 +315,7 @@ export class Session {
     this.advance(fold(this.transcript, frame));
     for (const id of this.settled) this.starts.delete(id);
     this.settled = [];
+    this.tell(frame as Applied);
   }
 
   private onRefused(frame: ErrorFrame): void {
@@ -311,6 +337,7 @@ export class Session {
     this.ended = frame.reason;
     this.wanted = false;
     if (frame.reason === "evicted") this.port.later(1 + Math.random(), () => this.attach());
+    else this.close();
     this.touch();
   }
 
@@ -320,7 +347,8 @@ export class Session {
       case "next":
         this.gapAt = -1;
         this.advance(fold(this.transcript, frame));
-        return this.heard(frame);
+        this.heard(frame);
+        return this.tell(frame as Applied);
       case "gap": {
         // Once: replay from here. Again at the same place: the log cannot fill it, ask for everything.
         const again = this.gapAt === this.transcript.seq;
@@ -345,6 +373,10 @@ export class Session {
         if (start.stopped && this.transcript.status !== "idle") this.stopping = true;
       }
     }
+  }
+
+  private tell(applied: Applied): void {
+    for (const reader of [...this.readers]) reader.push(applied);
   }
 
   private advance(next: Transcript): void {
@@ -392,15 +424,20 @@ export class Session {
     );
   }
 
-  private sendAbort(target: { command_id?: string; session_id?: string; reason?: string }): Promise<AbortedRun[]> {
-    const asked = this.command<Ack>({ type: "abort", id: uuid(), ...target }, (ack) => {
-      const live = (ack.runs ?? []).some(({ state }) => state !== "too_late" && state !== "dequeued");
-      if (!live && this.transcript.status !== "aborting") {
-        this.stopping = false;
-        this.touch();
-      }
-    });
-    return quiet(asked.then((ack) => ack.runs ?? []));
+  /** One abort for each target; once all are answered and nothing that lives was met, nothing is stopping. */
+  private sendAborts(targets: Target[], reason?: string): Promise<AbortedRun[]> {
+    let open = targets.length;
+    let live = false;
+    const asked = targets.map((target) =>
+      this.command<Ack>({ type: "abort", id: uuid(), ...target, ...(reason === undefined ? {} : { reason }) }, (ack) => {
+        live ||= (ack.runs ?? []).some(({ state }) => state !== "too_late" && state !== "dequeued");
+        if (--open === 0 && !live && this.transcript.status !== "aborting") {
+          this.stopping = false;
+          this.touch();
+        }
+      }),
+    );
+    return quiet(Promise.all(asked).then((acks) => acks.flatMap(({ runs }) => runs ?? [])));
   }
 
   private command<T extends Reply>(

@@ -44,15 +44,7 @@ export class FakeSocket implements WebSocketLike {
   /** Open and welcome. */
   accept(heartbeat_s = 15): this {
     this.open();
-    return this.say({
-      type: "welcome",
-      id: this.hello.id,
-      protocol: 1,
-      connection_id: "con_1",
-      server: "test",
-      heartbeat_s,
-      limits: {},
-    });
+    return this.say({ ...welcome(this), heartbeat_s });
   }
 
   say(...frames: Frame[]): this {
@@ -77,6 +69,11 @@ export class FakeSocket implements WebSocketLike {
   of(type: string): Frame[] {
     return this.sent.filter((frame) => frame.type === type);
   }
+}
+
+export function welcome(socket: FakeSocket): Frame {
+  const { id } = socket.hello;
+  return { type: "welcome", id, protocol: 1, connection_id: "con_1", server: "test", heartbeat_s: 15, limits: {} };
 }
 
 /** The events of one run of one text, from `seq` on. */

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { connect, type Gateway, GatewayError } from "../src/index.js";
-import { attached, FakeSocket, snapshot, textRun, user } from "./fakeServer.js";
+import { attached, FakeSocket, snapshot, textRun, user, welcome } from "./fakeServer.js";
 
 let gateway: Gateway;
 
@@ -52,6 +52,56 @@ describe("connecting", () => {
     FakeSocket.last.open();
     await vi.advanceTimersByTimeAsync(0);
     expect(FakeSocket.last.hello.token).toBe("t2");
+  });
+
+  it("brings a new token before the old one expires, and a later one after that", async () => {
+    gateway.close();
+    let n = 0;
+    gateway = connect("ws://test/ws", { WebSocket: FakeSocket, token: () => `t${++n}` });
+    const socket = FakeSocket.last.open();
+    await vi.advanceTimersByTimeAsync(0);
+    const auth_expires_at = Date.now() + 100_000;
+    socket.say({ ...welcome(socket), heartbeat_s: 1000, auth_expires_at });
+    await vi.advanceTimersByTimeAsync(79_999);
+    expect(socket.of("hello")).toHaveLength(1);
+    await vi.advanceTimersByTimeAsync(1);
+    const [, renewal] = socket.of("hello");
+    expect(renewal).toMatchObject({ token: "t2" });
+    socket.say({ type: "ack", id: renewal!.id, command: "hello", auth_expires_at: auth_expires_at + 100_000 });
+    await vi.advanceTimersByTimeAsync(96_000);
+    expect(socket.of("hello")).toHaveLength(3);
+    expect(FakeSocket.all).toHaveLength(2); // that of the gateway before, and this one: nothing was opened anew
+  });
+
+  it("asks for a token again in the time that is left when the callback failed", async () => {
+    gateway.close();
+    const token = vi.fn(async () => "t").mockResolvedValueOnce("t").mockRejectedValueOnce(new Error("not now"));
+    gateway = connect("ws://test/ws", { WebSocket: FakeSocket, token });
+    const socket = FakeSocket.last.open();
+    await vi.advanceTimersByTimeAsync(0);
+    socket.say({ ...welcome(socket), heartbeat_s: 1000, auth_expires_at: Date.now() + 100_000 });
+    await vi.advanceTimersByTimeAsync(80_000);
+    expect(socket.of("hello")).toHaveLength(1);
+    await vi.advanceTimersByTimeAsync(16_000);
+    expect(socket.of("hello")).toHaveLength(2);
+  });
+
+  it("waits as long as a server asks that cannot welcome it now", () => {
+    FakeSocket.last.open().say({ type: "error", code: "store_unavailable", message: "", retryable: true, retry_after_s: 3 });
+    expect(gateway.connection.status).toBe("reconnecting");
+    vi.advanceTimersByTime(3249);
+    expect(FakeSocket.all).toHaveLength(1);
+    vi.advanceTimersByTime(1);
+    expect(FakeSocket.all).toHaveLength(2);
+  });
+
+  it("takes an address as a page writes it", () => {
+    vi.stubGlobal("document", { baseURI: "https://example.com/chat/page.html", addEventListener() {}, removeEventListener() {} });
+    for (const [url, wanted] of [["ws", "wss://example.com/chat/ws"], ["/ws", "wss://example.com/ws"], ["http://other/ws", "ws://other/ws"]]) {
+      connect(url!, { WebSocket: FakeSocket }).close();
+      expect(FakeSocket.last.url).toBe(wanted);
+    }
+    vi.unstubAllGlobals();
   });
 
   it("comes back with backoff and counts its attempts", () => {
@@ -180,6 +230,42 @@ describe("following a session", () => {
     expect(session.state).toMatchObject({ ready: true, messages: [], error: null });
   });
 
+  it("gives its events to whoever iterates, each once, until it is deleted", async () => {
+    const { session, socket } = running();
+    const events = session.events();
+    const delta = { session_id: "s1", run_id: "r1", message_id: "msg_r1", part_id: "prt_r1", type: "text-delta" };
+    socket.say({ ...delta, seq: 8, text: "d" }, { ...delta, seq: 8, text: "d" }, { ...delta, from: 9, seq: 11, text: "efg" });
+    socket.say(attached(20, { recovery: "snapshot" }), snapshot(20), { type: "detached", session_id: "s1", reason: "deleted" });
+    const seen = [];
+    for await (const { type, seq } of events) seen.push([type, seq]);
+    expect(seen).toEqual([["text-delta", 8], ["text-delta", 11], ["snapshot", 20]]);
+  });
+
+  it("wakes a waiting reader, and stops when the reader leaves or the gateway is closed", async () => {
+    const { session, socket } = running();
+    const [first, second] = [session.events(), session.events()];
+    const next = first.next();
+    socket.say({ session_id: "s1", run_id: "r1", seq: 8, type: "step-start", message_id: "msg_r1", step: 1, time: 1 });
+    expect((await next).value).toMatchObject({ type: "step-start" });
+    for await (const event of second) if (event.seq === 8) break;
+    const last = first.next();
+    gateway.close();
+    expect(await last).toEqual({ value: undefined, done: true });
+    expect(await second.next()).toEqual({ value: undefined, done: true });
+  });
+
+  it("fails a reader that leaves its events lying, and nobody else", async () => {
+    const { session, socket } = running();
+    const events = session.events();
+    const delta = { session_id: "s1", run_id: "r1", message_id: "msg_r1", part_id: "prt_r1", type: "text-delta" };
+    socket.batch(...Array.from({ length: 10_001 }, (_, n) => ({ ...delta, seq: 8 + n, text: "." })));
+    expect(session.state.seq).toBe(10_008);
+    const read = async () => {
+      for await (const _ of events);
+    };
+    await expect(read()).rejects.toMatchObject({ code: "overflow" });
+  });
+
   it("loads older messages in front", async () => {
     const session = gateway.session("s1");
     const socket = FakeSocket.last.accept();
@@ -306,6 +392,22 @@ describe("commands", () => {
   });
 });
 
+describe("an answer whose ack was lost", () => {
+  it("is no failure when it is repeated and the question is settled, but is when it came too late", async () => {
+    const { session, socket } = running();
+    const asked = session.respond("req_1", "allow");
+    const gone = { type: "error", code: "request_not_found", message: "", retryable: false };
+    socket.cut();
+    vi.advanceTimersByTime(250);
+    const again = FakeSocket.last.accept();
+    again.say({ ...gone, id: again.of("respond")[0]!.id });
+    expect(await asked).toMatchObject({ command: "respond", duplicate: true });
+    const late = session.respond("req_1", "deny");
+    again.say({ ...gone, id: again.of("respond")[1]!.id });
+    await expect(late).rejects.toMatchObject({ code: "request_not_found" });
+  });
+});
+
 describe("stopping", () => {
   it("stops the run of a session and is aborting at once", async () => {
     const { session, socket } = running();
@@ -344,6 +446,39 @@ describe("stopping", () => {
     expect(session.state.status).toBe("aborting");
     socket.say({ session_id: "s1", run_id: "r1", seq: 5, type: "run-finish", status: "aborted", reason: "user" });
     expect(session.state.status).toBe("idle");
+  });
+
+  it("names what it saw, so that a run which another tab began meanwhile goes on", () => {
+    const { session, socket } = running();
+    const queued = { session_id: "s1", run_id: "r2", seq: 8, type: "queued", time: 1, message: user("u2", "next") };
+    socket.say(queued);
+    socket.cut();
+    void session.abort();
+    vi.advanceTimersByTime(250);
+    const aborts = FakeSocket.last.accept().of("abort").map(({ run_id }) => run_id);
+    expect(aborts).toEqual(["r2", "r1"]); // what waits first, or it would start
+  });
+
+  it("is over once all of them are answered and nothing lived", () => {
+    const { session, socket } = running();
+    socket.say({ session_id: "s1", run_id: "r2", seq: 8, type: "queued", time: 1, message: user("u2", "next") });
+    void session.abort();
+    const [waiting, live] = socket.of("abort");
+    const ack = (id: string, run_id: string, state: string) =>
+      socket.say({ type: "ack", id, command: "abort", runs: [{ session_id: "s1", run_id, state }] });
+    ack(waiting!.id, "r2", "dequeued");
+    expect(session.state.status).toBe("aborting");
+    ack(live!.id, "r1", "too_late");
+    expect(session.state.status).toBe("running");
+  });
+
+  it("names a resume by its id, too", () => {
+    const { session, socket } = running();
+    socket.say({ session_id: "s1", time: 1, seq: 8, run_id: "r1", type: "run-finish", status: "aborted", reason: "user" });
+    void session.resume();
+    void session.abort();
+    expect(socket.of("abort")).toMatchObject([{ command_id: socket.of("resume")[0]!.id }]);
+    expect(socket.of("abort")[0]).not.toHaveProperty("session_id");
   });
 
   it("goes ahead of everything else after a reconnect", () => {
@@ -492,6 +627,17 @@ describe("signs from the page", () => {
     FakeSocket.last.accept().say(attached(7));
     expect(gateway.connection.status).toBe("connected");
     expect(old.closedWith).toBe(1000);
+  });
+
+  it("stays offline for what was on its way, and is connected where the socket speaks on (a server on this machine)", () => {
+    const { socket } = running();
+    page.dispatchEvent(new Event("offline"));
+    socket.say({ type: "pong" });
+    expect(gateway.connection.status).toBe("offline");
+    vi.advanceTimersByTime(1500);
+    expect(gateway.connection.status).toBe("offline");
+    socket.say({ type: "pong" });
+    expect(gateway.connection.status).toBe("connected");
   });
 
   it("does not wait for its backoff when the page is looked at", () => {

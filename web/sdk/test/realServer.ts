@@ -1,4 +1,4 @@
-/** `gateway serve`, as a process. The Python is `GATEWAY_PYTHON`, the repository's `.venv`, or `python3`. */
+/** `gateway serve`, as a process. The Python is `GATEWAY_PYTHON`, that of the repository's environments, or `python3`. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { createServer, type AddressInfo } from "node:net";
@@ -6,23 +6,25 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
-const VENV = join(ROOT, ".venv/bin/python");
+const ROOT = join(fileURLToPath(import.meta.url), "../../../..");
+const VENVS = [".venv", ".venv-tests"].map((name) => join(ROOT, name, "bin/python"));
 
 export interface RealServer {
   ws: string;
+  http: string;
+  port: number;
   close(): Promise<void>;
 }
 
-export async function serve(engine?: string, pace = "0.005"): Promise<RealServer> {
+export async function serve(engine?: string, env: Record<string, string> = {}): Promise<RealServer> {
   const folder = mkdtempSync(join(tmpdir(), "gateway-web-"));
   const port = await freePort();
-  const python = process.env["GATEWAY_PYTHON"] ?? (existsSync(VENV) ? VENV : "python3");
+  const python = process.env["GATEWAY_PYTHON"] ?? VENVS.find(existsSync) ?? "python3";
   const args = ["-m", "gateway", "serve", ...(engine ? [engine] : []), "--port", String(port)];
   const said: string[] = [];
   const child: ChildProcess = spawn(python, args, {
     cwd: folder,
-    env: { ...process.env, PYTHONPATH: `${ROOT}:${join(ROOT, "tests/e2e")}`, GATEWAY_SCRIPTED_PACE: pace },
+    env: { ...process.env, PYTHONPATH: `${ROOT}:${join(ROOT, "tests/e2e")}`, GATEWAY_SCRIPTED_PACE: "0.005", ...env },
     stdio: ["ignore", "pipe", "pipe"],
   });
   child.stdout!.on("data", (data: Buffer) => said.push(String(data)));
@@ -43,6 +45,8 @@ export async function serve(engine?: string, pace = "0.005"): Promise<RealServer
   }
   return {
     ws: `ws://127.0.0.1:${port}/ws`,
+    http: origin,
+    port,
     async close() {
       child.kill("SIGKILL");
       await gone;
