@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ import uvicorn
 from gateway import workers
 from gateway.app import Gateway, load_engine, open_store
 from gateway.auth import LOOPBACK_HOSTS, is_loopback
+from gateway.collector import collecting
 from gateway.config import CREDENTIALS, BadSetting, Settings, describe, misspelt, read_settings, trace_settings
 from gateway.redact import RedactingFormatter, hide, hide_environment, redact
 from gateway.sockets import BoundedWebSocket, http_protocol
@@ -197,15 +197,8 @@ def _guard(settings: Settings) -> Settings:
 
 
 async def _run(gateway: Gateway, server: uvicorn.Server, listener: socket.socket) -> None:
-    async with gateway.lifespan():
-        _spare_collector()
+    async with gateway.lifespan(), collecting():
         await server.serve(sockets=[listener])
-
-
-def _spare_collector() -> None:
-    """Keep the garbage collector from what start-up made: it lives as long as the process."""
-    gc.collect()
-    gc.freeze()
 
 
 class _Server(uvicorn.Server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import shutil
 from dataclasses import replace
@@ -278,7 +279,35 @@ async def test_what_is_never_taken_in_is_refused_before_it_fills_the_memory(
 def test_too_much_is_moved_without_waiting_for_its_age() -> None:
     held = Recent()
     held.added(held.rows(Commit(sid, chunk=ChunkRow(1, 1, 1000, b"x" * 16_000)) for sid in range(600)))
-    assert len(held.due(1000)) == recent.MOVE_MOST
+    assert len(held.due(1000)) == recent.MOVE_ROWS
+
+
+def test_what_came_together_is_moved_a_share_at_a_time() -> None:
+    held = Recent()
+    held.added(held.rows(Commit(sid, chunk=ChunkRow(1, 1, 1000, b"x")) for sid in range(50 * recent.MOVE_SHARE * 2)))
+    moved = []
+    while due := held.due(1000 + MOVE_AFTER_MS):
+        held.done(due, 1000 + MOVE_AFTER_MS, cut=True)
+        moved.append(len(due))
+    assert sum(moved) == 50 * recent.MOVE_SHARE * 2
+    assert moved[0] == 100, "a share of all, above the least"
+    assert moved[-2] == recent.MOVE_ROWS
+    while not held.empty:
+        held.done([], 1000 + MOVE_AFTER_MS, cut=True)
+        moved.append(0)
+    assert len(moved) < 400
+
+
+def test_the_collector_has_nothing_to_look_at_for_each_chunk() -> None:
+    """Ten thousand chunks, and nothing new that it knows of."""
+    held = Recent()
+    held.added(held.rows([Commit(1, chunk=ChunkRow(1, 1, 1000, b"x"))]))
+    gc.collect()
+    before = len(gc.get_objects())
+    for seq in range(2, 10_002):
+        held.added(held.rows([Commit(1, chunk=ChunkRow(seq, seq, 1000, b"x"))]))
+    assert len(gc.get_objects()) - before < 100
+    assert [row[1] for row in next(held.move([1]))[1]] == [1], "they are joined when they are moved"
 
 
 def test_a_chunk_that_is_in_both_places_counts_once() -> None:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
 import gateway.cli
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@asynccontextmanager
+async def _left_alone() -> AsyncIterator[None]:
+    yield
+
+
 if __name__ == "__main__":
-    gateway.cli._spare_collector = lambda: None
+    vars(gateway.cli)["collecting"] = _left_alone
     gateway.cli.main()
