@@ -25,6 +25,9 @@ YOUNG = (20_000, 10)
 """Objects made before the youngest are looked at, and how often until the next older are, too. Python's 700 is less
 than what one commit of a thousand streams holds, and looking at those took a twelfth of the time (measured)."""
 
+RARELY_S = 60.0
+"""So long what is new waits where it is not much: less than 200,000 objects, see :data:`YOUNG`."""
+
 LOOK_EVERY_S = 0.5
 
 NEVER = 2**31 - 1
@@ -42,8 +45,9 @@ class Collector:
         """Make a full pass if one is due; say whether."""
         started = self._clock()
         young, middle, old = gc.get_count()
-        new = young > YOUNG[0] // 4 or middle > 0 or old > 0
-        if not new or started - self._ended < SHARE * self._took:
+        new = young > YOUNG[0] // 4 or middle > 0
+        since = started - self._ended
+        if not (old > 0 or (new and since >= RARELY_S)) or since < SHARE * self._took:
             return False
         gc.collect()
         self._ended = self._clock()

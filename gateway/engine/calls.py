@@ -80,6 +80,10 @@ class _Slot:
     overdue: bool = False
     abandoned: bool = False
 
+    def let_go(self) -> None:
+        """It has been told how the call ended: what knows it is not kept, or only the collector would end them both."""
+        self.context = self.task = self.ended_by = None
+
 
 class ToolCalls:
     """Runs a step's calls in parallel and writes their ends into the draft."""
@@ -118,8 +122,8 @@ class ToolCalls:
             slot.context = self._tool_context(slot)
             slot.task = asyncio.create_task(self._run_one(slot), name=f"tool {call.tool} {call.call_id}")
         async with asyncio.TaskGroup() as group:
-            for slot in self._slots.values():
-                group.create_task(self._see_through(slot))
+            for slot, task in list(self._alive()):
+                group.create_task(self._see_through(slot, task))
         if self._latch.stopping:
             return  # the seal publishes what is left
         for call_id in self._draft.open_calls():
@@ -160,7 +164,10 @@ class ToolCalls:
     def seal(self, call_id: str) -> bool:
         """Publish how a call that had started has ended; False where it never started."""
         slot = self._slots.pop(call_id, None)
-        if slot is None or not (slot.running or slot.returned or slot.failure):
+        if slot is None:
+            return False
+        if not (slot.running or slot.returned or slot.failure):
+            slot.let_go()
             return False
         self._publish(slot)
         return True
@@ -172,10 +179,9 @@ class ToolCalls:
             if slot.task is not None and not slot.task.done() and not slot.abandoned:
                 yield slot, slot.task
 
-    async def _see_through(self, slot: _Slot) -> None:
+    async def _see_through(self, slot: _Slot, task: asyncio.Task[None]) -> None:
         """Wait for a call's end; one that runs past its time is stopped, and left behind if it will not stop."""
-        task, tool = slot.task, slot.tool
-        assert task is not None
+        tool = slot.tool
         if tool is not None and tool.timeout_s is not None:
             await asyncio.wait({task, slot.started}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({task}, timeout=tool.timeout_s)
@@ -206,6 +212,7 @@ class ToolCalls:
             refused = isinstance(error, NotAllowed)
             slot.failure = error.message
             self._draft.tool_error(call.call_id, error.message, "not_run" if refused else "failed", refused=refused)
+            slot.let_go()
             return
         await self._extensions.before_tool(self._context, slot.call)
         if self._latch.stopping or slot.context is None:
@@ -291,6 +298,7 @@ class ToolCalls:
             draft.tool_error(call_id, "Tool execution aborted", "interrupted")
         else:
             draft.tool_error(call_id, "Tool did not stop: it may or may not have completed", "unknown")
+        slot.let_go()
 
     def _tool_context(self, slot: _Slot) -> ToolContext:
         def report(data: Any) -> None:

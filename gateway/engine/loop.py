@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.engine.abort import Latch, outlast
@@ -72,6 +73,10 @@ HOST_SHARE = 0.8
 
 class _Stopped(Exception):
     """Leaves the work at a boundary once the run is stopping: a cancellation was swallowed or has not come yet."""
+
+
+def _nobody(name: str, data: Any) -> None:
+    """The run is over, and nobody reads."""
 
 
 @dataclass(slots=True)
@@ -146,6 +151,12 @@ class Run:
         self.task = asyncio.create_task(self.execute(), name=f"run {self.context.run_id}")
         return self.task
 
+    def refused(self) -> Exception:
+        """Give the refusal away: raised to the reader it has the frames that know this run."""
+        refusal, self.refusal = self.refusal, None
+        assert refusal is not None
+        return refusal
+
     def close(self, reason: str) -> None:
         """Stop the run because its reader leaves: the same as an abort."""
         if self._closed is not None and not self._closed.done():
@@ -179,8 +190,25 @@ class Run:
                     _answer(steering, taken=False)
                 self._on_idle(self)
                 self.outbox.close()
+                self._let_go(work)
         if cancelled is not None:
             raise cancelled
+
+    def _let_go(self, work: asyncio.Task[None] | None) -> None:
+        """Let go of what knows this run: with all its history it would stay until the garbage collector comes.
+
+        A cancelled task keeps the error, which has the frames that it went through, and a task group among those knows
+        the error and the task. The task gives it away to who asks for it.
+        """
+        self.context.emit = _nobody
+        self.calls = self.latch.error = None
+        if self.refusal is not None:  # whose reader still wants it
+            clear_frames(self.refusal.__traceback__)
+        if work is not None and work.cancelled():
+            try:
+                work.exception()
+            except asyncio.CancelledError as error:
+                clear_frames(error.__traceback__)
 
     async def _end(self, work: asyncio.Task[None] | None, watcher: asyncio.Task[Any]) -> None:
         watcher.cancel()

@@ -25,7 +25,7 @@ async def _read(run: Run) -> AsyncGenerator[EngineEvent, None]:
         while (event := await run.outbox.get()) is not None:
             yield event
         if run.refusal is not None:
-            raise run.refusal
+            raise run.refused()
     finally:
         run.close("closed")
         await outlast(task)

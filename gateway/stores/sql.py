@@ -60,6 +60,9 @@ pass, and the sync left to the loop, that was held up for 7 ms every second (12,
 NICENESS = 10
 """How much lower a checkpoint's priority is: a tenth of the core's time while the loop has something to do."""
 
+BEHIND_BYTES = 32 * 1024 * 1024
+"""Written during one checkpoint before commits wait for its end: others may leave it next to no time."""
+
 WAL_PAGES = 4096
 """Pages in the WAL (16 MiB) past which a checkpoint has to reach its end: only then the next commit starts it over."""
 
@@ -145,7 +148,7 @@ class SqliteStore(Reads):
             connection.commit()
         self._writer = self._connect("FULL" if self._full_sync else "NORMAL")
         self._reader = self._connect("NORMAL")
-        self._checkpointer = self._connect("NORMAL")
+        self._checkpointer = self._background.submit(self._connect, "NORMAL").result()
         # To be synced, and closed after every connection: closing it ends the locks that they have on the file.
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         # A read-only file passes until the first write (BEGIN IMMEDIATE is none): find out now, changing nothing.
@@ -207,6 +210,9 @@ class SqliteStore(Reads):
 
     async def commit(self, commits: Sequence[Commit]) -> frozenset[int]:
         """Apply all commits in one transaction; one gateway has the file, so no fence can be stale."""
+        checkpointing = self._checkpointing
+        if self._unchecked > BEHIND_BYTES and checkpointing is not None and not checkpointing.done():
+            await asyncio.wait([checkpointing])
         if self._commits is not None:
             await asyncio.get_running_loop().run_in_executor(self._commits, self._commit, commits)
         else:
