@@ -288,9 +288,9 @@ class Shaper:
 
     def _known(self, event: Event) -> Event | None:
         name = name_of(event.get("call_id"))
-        if name is None and len(self._tools) == 1:
-            return next(iter(self._tools.values()))
-        return self._tools.get(self._named(name, "call") or "")
+        if name is None:
+            return next(iter(self._tools.values())) if len(self._tools) == 1 else None
+        return self._tools.get(self._names.get(("call", name), ""))
 
     def _tool_input_start(self, event: Event, out: list[Event]) -> None:
         call = self._open_tool(event, out)

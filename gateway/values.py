@@ -30,6 +30,9 @@ def bound(event: Event, name: str, value: Any) -> None:
 
     It is a copy: what the engine does with its own object afterwards changes nothing that was said.
     """
+    if _is_plain(value):
+        event[name] = value
+        return
     data = encode(value)
     if len(data) > 8192:
         event["_size"] = len(data)
@@ -40,6 +43,14 @@ def bound(event: Event, name: str, value: Any) -> None:
     else:
         value = orjson.loads(data)
     event[name] = value
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether JSON has a value just as it is, and it is short: most progress is a number or a line."""
+    kind = type(value)
+    if kind is int:
+        return bool(-MAX_SEQ <= value <= MAX_SEQ)
+    return (kind is str and len(value) <= 1024 and value.isascii()) or kind is bool or value is None
 
 
 def bound_text(event: Event) -> None:
