@@ -27,7 +27,7 @@ from gateway.ids import now_ms
 from gateway.stores import migrate as migration
 from gateway.stores.base import ChunkRow, StoreUnavailable, StoreUnusable
 from gateway.stores.queries import Reads, stored_session
-from gateway.stores.recent import LAST_ID, LEFT, PUT, READ, REFUSED_BYTES, Recent, is_put, merged
+from gateway.stores.recent import CUT_ROWS, FIRST_ID, LAST_ID, LEFT, PUT, READ, REFUSED_BYTES, Recent, is_put, merged
 from gateway.stores.statements import Statements
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ class SqliteStore(Reads):
     def _take_over(self, writer: Connection) -> None:
         """Put into its place what the last process has left: it had no time to if it died."""
         recent = self._recent
-        last_id = writer.exec_driver_sql(LAST_ID).scalar_one()
-        recent.left([tuple(row) for row in writer.exec_driver_sql(LEFT)], last_id)
+        first_id, last_id = (writer.exec_driver_sql(text).scalar_one() for text in (FIRST_ID, LAST_ID))
+        recent.left([tuple(row) for row in writer.exec_driver_sql(LEFT)], first_id, last_id)
         writer.rollback()
         try:
             self._move_all()
@@ -301,12 +301,14 @@ class SqliteStore(Reads):
         self._move(self._recent.due(now_ms()))
 
     def _move_all(self) -> None:
-        self._move(self._recent.held_all())
+        self._move(self._recent.held_all(), self._recent.next_id)
 
-    def _move(self, sids: Sequence[int]) -> None:
-        if statements := [*self._recent.move(sids), *self._recent.cut(sids)]:
+    def _move(self, sids: Sequence[int], most: int = CUT_ROWS) -> None:
+        recent = self._recent
+        low = recent.low(sids, most)
+        if statements := [*recent.move(sids), *recent.cut(low)]:
             self._write(statements)
-            self._recent.done(sids, now_ms(), cut=True)
+            recent.done(sids, now_ms(), low=low)
 
     def _checkpoint(self) -> None:
         assert self._checkpointer is not None

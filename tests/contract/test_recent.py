@@ -287,13 +287,13 @@ def test_what_came_together_is_moved_a_share_at_a_time() -> None:
     held.added(held.rows(Commit(sid, chunk=ChunkRow(1, 1, 1000, b"x")) for sid in range(50 * recent.MOVE_SHARE * 2)))
     moved = []
     while due := held.due(1000 + MOVE_AFTER_MS):
-        held.done(due, 1000 + MOVE_AFTER_MS, cut=True)
+        held.done(due, 1000 + MOVE_AFTER_MS, low=held.low(due))
         moved.append(len(due))
     assert sum(moved) == 50 * recent.MOVE_SHARE * 2
     assert moved[0] == 100, "a share of all, above the least"
     assert moved[-2] == recent.MOVE_ROWS
     while not held.empty:
-        held.done([], 1000 + MOVE_AFTER_MS, cut=True)
+        held.done([], 1000 + MOVE_AFTER_MS, low=held.low([]))
         moved.append(0)
     assert len(moved) < 400
 
@@ -315,3 +315,39 @@ def test_a_chunk_that_is_in_both_places_counts_once() -> None:
     late = [ChunkRow(seq, seq, 0, b"") for seq in range(1, 7)]
     assert [chunk.first_seq for chunk in merged(old, late, 0)] == [1, 5, 6]
     assert [chunk.first_seq for chunk in merged([], late, 4)] == [5, 6], "in their place, and dropped from there"
+
+
+async def test_what_a_long_lived_process_left_is_cleared_away_at_the_next_start(tmp_path: Path, clock: Clock) -> None:
+    """Ids go on for as long as the table is not empty: the next process begins where they are, not at one."""
+    path = tmp_path / "g.db"
+    async with opened(path) as store:
+        await store.commit([row(1)])
+        store._recent.next_id = store._recent._cut = 10**9
+        for seq in range(1, 2 * recent.CUT_ROWS):
+            await say(store, 1, seq, seq, clock.now)
+        shutil.copy(path, tmp_path / "died.db")
+        shutil.copy(f"{path}-wal", tmp_path / "died.db-wal")
+    async with opened(path) as store:
+        assert await count(store, "recent") == 0, "a clean end leaves nothing"
+    async with opened(tmp_path / "died.db") as store:
+        assert await count(store, "recent") == 0
+        assert store._recent.empty
+        assert await seqs(store, 1) == list(range(1, 2 * recent.CUT_ROWS))
+        await say(store, 1, 2 * recent.CUT_ROWS, 2 * recent.CUT_ROWS, clock.now)
+        clock.now += MOVE_AFTER_MS
+        store._move_due()
+        assert await count(store, "recent") == 0
+
+
+async def test_what_is_in_its_place_is_cleared_away_a_little_at_a_time(tmp_path: Path, clock: Clock) -> None:
+    async with opened(tmp_path / "g.db") as store:
+        await store.commit([row(1)])
+        for seq in range(1, 3 * recent.CUT_ROWS):
+            await say(store, 1, seq, seq, clock.now)
+        clock.now += MOVE_AFTER_MS
+        left = []
+        while not store._recent.empty:
+            store._move_due()
+            left.append(await count(store, "recent"))
+        assert left == [2 * recent.CUT_ROWS - 1, recent.CUT_ROWS - 1, 0]
+        assert await seqs(store, 1) == list(range(1, 3 * recent.CUT_ROWS))
