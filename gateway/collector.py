@@ -28,6 +28,9 @@ than what one commit of a thousand streams holds, and looking at those took a tw
 RARELY_S = 60.0
 """So long what is new waits where it is not much: less than 200,000 objects, see :data:`YOUNG`."""
 
+MANY = 10
+"""Looks at the older ones, more than 200,000 objects each, after which a full pass does not wait for its share."""
+
 LOOK_EVERY_S = 0.5
 
 NEVER = 2**31 - 1
@@ -47,7 +50,8 @@ class Collector:
         young, middle, old = gc.get_count()
         new = young > YOUNG[0] // 4 or middle > 0
         since = started - self._ended
-        if not (old > 0 or (new and since >= RARELY_S)) or since < SHARE * self._took:
+        due = old > 0 or (new and since >= RARELY_S)
+        if not due or (old < MANY and since < SHARE * self._took):
             return False
         gc.collect()
         self._ended = self._clock()

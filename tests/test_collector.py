@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from gateway import collector
-from gateway.collector import RARELY_S, SHARE, YOUNG, Collector, collecting
+from gateway.collector import MANY, RARELY_S, SHARE, YOUNG, Collector, collecting
 
 
 class World:
@@ -60,6 +60,16 @@ def test_a_little_that_is_new_is_looked_at_rarely_and_nothing_never(world: World
     world.now += RARELY_S - 1
     assert not looking.look()
     world.now += 1
+    assert looking.look()
+
+
+def test_very_much_that_is_new_does_not_wait(world: World) -> None:
+    looking = Collector(world.clock)
+    world.new = (0, 0, 1)
+    assert looking.look()
+    world.new = (0, 0, MANY - 1)
+    assert not looking.look()
+    world.new = (0, 0, MANY)
     assert looking.look()
 
 

@@ -238,7 +238,7 @@ class ToolCalls:
             return  # its call has been answered long ago
         if slot.returned:
             await self._extensions.after_tool(self._context, slot.call, slot.output)
-        if not self._latch.stopping:
+        if not (self._latch.stopping or slot.abandoned):
             self._publish(slot)
 
     async def _admit(self, slot: _Slot) -> tuple[Tool, dict[str, Any]]:

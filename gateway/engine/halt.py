@@ -50,13 +50,14 @@ async def halt_abort(run: Run, work: asyncio.Task[None] | None) -> None:
 
 
 async def halt_failure(run: Run, failure: Exception) -> None:
-    """Close a failed attempt; nothing of it runs any more."""
+    """Close a failed attempt. Its work is over; tools still run where somebody else cancelled that."""
+    settled = run.calls is None or not run.calls.running or await run.calls.stop(run.grace_s)
     error = MessageErrorBuilder.build(failure)
     _close_message(run, "error", error)
     run.state.enter(AgentPhase.FAILED)
     await _within(run, run.persist(), "storing the failed turn")
     await _within(run, run.config.extensions.on_error(run.context, failure), "the extensions' on_error")
-    run.conclude("failed", error)
+    run.conclude("failed", error, settled=settled)
 
 
 async def complete(run: Run) -> None:

@@ -33,7 +33,7 @@ CUT_SHARE = 64
 """So many rows are cleared away at a time, or this part of all where that is more: 25,000 took 10 ms (measured)."""
 
 MOST_BYTES = 8 * 1024 * 1024
-"""What lies here at most before the oldest is moved without waiting for its age: it is in memory, too."""
+"""What lies here at most, it is in memory, too: past it the oldest is moved at once, however much that is."""
 
 JOINED_BYTES = 64 * 1024
 """Chunks are joined up to this size, and over :data:`MOVE_AFTER_MS` at most: retention takes a chunk as a whole."""
@@ -78,17 +78,19 @@ class _Held:
     No tuple for each: the garbage collector would look at all that came in two seconds (15 ms a second, measured).
     """
 
-    __slots__ = ("_marks", "data", "first_id", "since")
+    __slots__ = ("_marks", "data", "first_id", "since", "size")
 
     def __init__(self, first_id: int, since: int) -> None:
         self.first_id = first_id
         self.since = since
         self.data: list[bytes] = []
+        self.size = 0
         self._marks = array("q")
 
     def add(self, first_seq: int, last_seq: int, committed_at: int, data: bytes) -> None:
         self._marks.extend((first_seq, last_seq, committed_at))
         self.data.append(data)
+        self.size += len(data)
 
     def rows(self, sid: int) -> list[Row]:
         marks = iter(self._marks)
@@ -126,14 +128,15 @@ class Recent:
         return list(self._held)
 
     def due(self, now: int) -> list[int]:
-        """Give the sessions to move next: those whose oldest chunk is old enough, or all if there is too much."""
+        """Give the sessions to move next: those whose oldest chunk is old enough, or whatever there is too much of."""
         due: list[int] = []
-        rows, most = 0, max(MOVE_ROWS, self._rows // MOVE_SHARE)
+        rows, most, excess = 0, max(MOVE_ROWS, self._rows // MOVE_SHARE), self.size - MOST_BYTES
         for sid, held in self._held.items():
-            if (held.since > now - MOVE_AFTER_MS and self.size <= MOST_BYTES) or rows >= most:
+            if excess <= 0 and (rows >= most or held.since > now - MOVE_AFTER_MS):
                 break
             due.append(sid)
             rows += len(held.data)
+            excess -= held.size
         return due
 
     # -- statements; what they did is told below, once it is durable
@@ -192,9 +195,9 @@ class Recent:
         for sid in sids:
             self._moved.pop(sid, None)  # to the end: the oldest is first
             self._moved[sid] = now  # before it is held no more: a reader in another thread finds one or the other
-            data = self._held.pop(sid).data
-            self.size -= sum(map(len, data))
-            self._rows -= len(data)
+            held = self._held.pop(sid)
+            self.size -= held.size
+            self._rows -= len(held.data)
         while self._moved and self._moved[oldest := next(iter(self._moved))] < now - REMEMBERED_MS:
             del self._moved[oldest]
 

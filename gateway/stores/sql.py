@@ -46,13 +46,15 @@ PAGE_BYTES = 4096
 """What a row adds to the WAL beside its data is whole pages: of its table and of about one index."""
 
 MOVE_EVERY_S = 0.02
+SYNCED_MOVE_S = 0.1
+"""Where every transaction waits for the disk."""
 MOVE_AGAIN_S = 1.0
 """After a failure."""
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 """Written to the WAL since the last checkpoint before another one is started in the background."""
 
-PASSES = 4
+PASSES = 8
 FEW_PAGES = 32
 """A checkpoint goes on, so often at most, until so little has come meanwhile; the rest is done on the loop. With one
 pass, and the sync left to the loop, that was held up for 7 ms every second (12,500 tokens a second)."""
@@ -60,7 +62,7 @@ pass, and the sync left to the loop, that was held up for 7 ms every second (12,
 NICENESS = 10
 """How much lower a checkpoint's priority is: a tenth of the core's time while the loop has something to do."""
 
-BEHIND_BYTES = 32 * 1024 * 1024
+BEHIND_BYTES = 16 * 1024 * 1024
 """Written during one checkpoint before commits wait for its end: others may leave it next to no time."""
 
 WAL_PAGES = 4096
@@ -114,6 +116,9 @@ class SqliteStore(Reads):
         except SQLAlchemyError as exc:
             await self.close()
             raise StoreUnusable(self._trouble(exc)) from exc
+        except OSError as exc:
+            await self.close()
+            raise StoreUnusable(f"cannot use the database {self._path}: {exc.strerror}") from exc
         self._move_later()
 
     def _trouble(self, exc: SQLAlchemyError) -> str:
@@ -272,7 +277,9 @@ class SqliteStore(Reads):
 
     def _move_later(self) -> None:
         if self._move_timer is None and not self._recent.empty and not self._closing:
-            seconds = MOVE_AGAIN_S if self._move_failed else MOVE_EVERY_S
+            seconds = SYNCED_MOVE_S if self._full_sync else MOVE_EVERY_S
+            if self._move_failed:
+                seconds = MOVE_AGAIN_S
             self._move_timer = asyncio.get_running_loop().call_later(seconds, self._move_some)
 
     def _move_some(self) -> None:

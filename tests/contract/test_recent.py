@@ -276,10 +276,14 @@ async def test_what_is_never_taken_in_is_refused_before_it_fills_the_memory(
         await store.commit([row(2)])
 
 
-def test_too_much_is_moved_without_waiting_for_its_age() -> None:
+def test_too_much_is_moved_at_once_and_without_waiting_for_its_age() -> None:
     held = Recent()
-    held.added(held.rows(Commit(sid, chunk=ChunkRow(1, 1, 1000, b"x" * 16_000)) for sid in range(600)))
-    assert len(held.due(1000)) == recent.MOVE_ROWS
+    held.added(held.rows(Commit(sid, chunk=ChunkRow(1, 1, 1000, b"x" * 16_000)) for sid in range(1000)))
+    assert held.size > recent.MOST_BYTES
+    due = held.due(1000)
+    held.done(due, 1000, low=held.low(due))
+    assert recent.MOST_BYTES - 16_000 < held.size <= recent.MOST_BYTES
+    assert not held.due(1000), "the rest is young"
 
 
 def test_what_came_together_is_moved_a_share_at_a_time() -> None:

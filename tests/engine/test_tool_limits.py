@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine import Agent, ToolContext, ToolError, ToolMessage, tool
+from gateway.engine import Agent, ToolContext, ToolError, ToolMessage, tool, user_message
 from gateway.engine.calls import _abandoned
 from gateway.engine.models.scripted import Call, ScriptedModel
 from tests.engine.support import SESSION, agent_for, assert_aborted, of, read, stored, text, types, when
@@ -251,3 +251,35 @@ async def test_progress_after_the_result_is_dropped() -> None:
     calls = [Call("hasty", call_id="a"), Call("waits", call_id="b")]
     events = await read(agent_for(calls, "ok", tools=[hasty, waits]), on=when("tool-result", late))
     assert "tool-progress" not in types(events)
+
+
+async def test_tools_stop_also_where_somebody_else_cancels_the_run() -> None:
+    """A library's cancel scope, or a stray ``cancel()``: the run has failed, and no tool works on behind its back."""
+    ticks: list[int] = []
+    cleaned = asyncio.Event()
+
+    @tool
+    async def ticking() -> None:
+        try:
+            while True:
+                ticks.append(len(ticks))
+                await asyncio.sleep(0.005)
+        finally:
+            cleaned.set()
+
+    agent = agent_for([Call("ticking")], tools=[ticking])
+    events = []
+    async for event in agent.stream(
+        abort=asyncio.Event(), mode="prompt", session_id=SESSION, messages=[user_message("Go")]
+    ):
+        events.append(event)
+        if event["type"] == "tool-start":
+            for task in asyncio.all_tasks():
+                if task.get_name().startswith("work "):
+                    task.cancel()
+    assert cleaned.is_set()
+    assert (events[-1]["status"], events[-1]["settled"]) == ("failed", True)
+    assert [event["outcome"] for event in of(events, "tool-error")] == ["failed"]
+    said = len(ticks)
+    await asyncio.sleep(0.03)
+    assert len(ticks) == said
