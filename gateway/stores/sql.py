@@ -62,9 +62,6 @@ pass, and the sync left to the loop, that was held up for 7 ms every second (12,
 NICENESS = 10
 """How much lower a checkpoint's priority is: a tenth of the core's time while the loop has something to do."""
 
-BEHIND_BYTES = 16 * 1024 * 1024
-"""Written during one checkpoint before commits wait for its end: others may leave it next to no time."""
-
 WAL_PAGES = 4096
 """Pages in the WAL (16 MiB) past which a checkpoint has to reach its end: only then the next commit starts it over."""
 
@@ -216,7 +213,8 @@ class SqliteStore(Reads):
     async def commit(self, commits: Sequence[Commit]) -> frozenset[int]:
         """Apply all commits in one transaction; one gateway has the file, so no fence can be stale."""
         checkpointing = self._checkpointing
-        if self._unchecked > BEHIND_BYTES and checkpointing is not None and not checkpointing.done():
+        # The next one is due: others may leave a checkpoint next to no time.
+        if self._unchecked > CHECKPOINT_BYTES and checkpointing is not None and not checkpointing.done():
             await asyncio.wait([checkpointing])
         if self._commits is not None:
             await asyncio.get_running_loop().run_in_executor(self._commits, self._commit, commits)
