@@ -13,8 +13,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.ids import now_ms
 from gateway.stores import migrate as migration
 from gateway.stores.base import ChunkRow, StoreUnavailable, StoreUnusable
+from gateway.stores.checkpoints import Checkpoints
 from gateway.stores.queries import Reads, stored_session
 from gateway.stores.recent import CUT_ROWS, FIRST_ID, LAST_ID, LEFT, PUT, READ, REFUSED_BYTES, Recent, is_put, merged
 from gateway.stores.statements import Statements
@@ -51,20 +50,6 @@ SYNCED_MOVE_S = 0.1
 MOVE_AGAIN_S = 1.0
 """After a failure."""
 
-CHECKPOINT_BYTES = 8 * 1024 * 1024
-"""Written to the WAL since the last checkpoint before another one is started in the background."""
-
-PASSES = 8
-FEW_PAGES = 32
-"""A checkpoint goes on, so often at most, until so little has come meanwhile; the rest is done on the loop. With one
-pass, and the sync left to the loop, that was held up for 7 ms every second (12,500 tokens a second)."""
-
-NICENESS = 10
-"""How much lower a checkpoint's priority is: a tenth of the core's time while the loop has something to do."""
-
-WAL_PAGES = 4096
-"""Pages in the WAL (16 MiB) past which a checkpoint has to reach its end: only then the next commit starts it over."""
-
 BUSY_TIMEOUT_S = 0.2
 """How long a commit waits for a foreign lock; it waits on the loop, so not long."""
 
@@ -83,16 +68,11 @@ class SqliteStore(Reads):
         self._engine: Engine | None = None
         self._writer: Connection | None = None
         self._reader: Connection | None = None
-        self._checkpointer: Connection | None = None
         self._threads = ThreadPoolExecutor(1, "store-reader")
-        self._background = ThreadPoolExecutor(1, "store-checkpoint", _step_back)
         self._commits = ThreadPoolExecutor(1, "store-writer") if full_sync else None
         self._statements = Statements(dialect)
         self._lock: int | None = None
-        self._file: int | None = None
-        self._unchecked = 0
-        self._wal_pages = 0
-        self._checkpointing: asyncio.Future[None] | None = None
+        self._checkpoints = Checkpoints()
         self._recent = Recent()
         self._move_timer: asyncio.TimerHandle | None = None
         self._move_failed = False
@@ -150,9 +130,7 @@ class SqliteStore(Reads):
             connection.commit()
         self._writer = self._connect("FULL" if self._full_sync else "NORMAL")
         self._reader = self._connect("NORMAL")
-        self._checkpointer = self._background.submit(self._connect, "NORMAL").result()
-        # To be synced, and closed after every connection: closing it ends the locks that they have on the file.
-        self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._checkpoints.open(self._path, lambda: self._connect("NORMAL"))
         # A read-only file passes until the first write (BEGIN IMMEDIATE is none): find out now, changing nothing.
         self._writer.exec_driver_sql("delete from sessions where 0")
         self._writer.rollback()
@@ -187,20 +165,16 @@ class SqliteStore(Reads):
             last = asyncio.get_running_loop().run_in_executor(self._commits, self._move_all)
             with contextlib.suppress(StoreUnavailable):
                 await last
-        if self._checkpointing is not None:
-            await asyncio.wait([self._checkpointing])
-        for connection in (self._checkpointer, self._writer, self._reader):
+        await self._checkpoints.close()
+        for connection in (self._writer, self._reader):
             if connection is not None:
                 with contextlib.suppress(SQLAlchemyError):
                     await asyncio.to_thread(connection.close)
-        self._writer = self._reader = self._checkpointer = None
+        self._writer = self._reader = None
         if self._engine is not None:
             self._engine.dispose()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._checkpoints.release()
         self._threads.shutdown()
-        self._background.shutdown()
         if self._commits is not None:
             self._commits.shutdown()
         self._drop_lock()
@@ -212,18 +186,12 @@ class SqliteStore(Reads):
 
     async def commit(self, commits: Sequence[Commit]) -> frozenset[int]:
         """Apply all commits in one transaction; one gateway has the file, so no fence can be stale."""
-        checkpointing = self._checkpointing
-        # The next one is due: others may leave a checkpoint next to no time.
-        if self._unchecked > CHECKPOINT_BYTES and checkpointing is not None and not checkpointing.done():
-            await asyncio.wait([checkpointing])
+        await self._checkpoints.keep_up()
         if self._commits is not None:
             await asyncio.get_running_loop().run_in_executor(self._commits, self._commit, commits)
         else:
             self._commit(commits)
-        if self._unchecked > CHECKPOINT_BYTES and (self._checkpointing is None or self._checkpointing.done()):
-            loop = asyncio.get_running_loop()
-            self._unchecked = 0
-            self._checkpointing = loop.run_in_executor(self._background, self._checkpoint)
+        self._checkpoints.begin()
         self._move_later()
         return frozenset()
 
@@ -239,13 +207,8 @@ class SqliteStore(Reads):
         if early:
             recent.done(early, now_ms())
         recent.added(put)
-        if self._writer is not None and self._wal_pages > WAL_PAGES:
-            # What came during the background's checkpoint is all that keeps the WAL from starting over: little, and
-            # nobody else writes now.
-            self._wal_pages = 0
-            with contextlib.suppress(SQLAlchemyError):
-                self._writer.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
-                self._writer.rollback()
+        if self._writer is not None:
+            self._checkpoints.finish(self._writer)
 
     def _write(self, statements: Iterable[tuple[str, Any]]) -> None:
         """Execute statements in a transaction. Raises :exc:`StoreUnavailable`, and nothing of it was done."""
@@ -262,7 +225,7 @@ class SqliteStore(Reads):
         except BaseException as exc:
             self._undo(self._writer, exc)
             raise
-        self._unchecked += written
+        self._checkpoints.wrote(written)
 
     def _undo(self, writer: Connection, exc: BaseException) -> None:
         """Leave nothing of a transaction that failed. Raises ``StoreUnavailable`` where the database did."""
@@ -314,19 +277,6 @@ class SqliteStore(Reads):
         if statements := [*recent.move(sids), *recent.cut(low)]:
             self._write(statements)
             recent.done(sids, now_ms(), low=low)
-
-    def _checkpoint(self) -> None:
-        assert self._checkpointer is not None
-        assert self._file is not None
-        # Passive: never waits for a writer or reader; what it could not move, the next one will.
-        with contextlib.suppress(SQLAlchemyError, OSError):
-            for _ in range(PASSES):
-                _, pages, done = self._checkpointer.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
-                self._checkpointer.rollback()
-                if pages - done < FEW_PAGES:
-                    break
-            os.fsync(self._file)  # what the one on the loop would have to do
-            self._wal_pages = pages
 
     # -- reading
 
@@ -401,13 +351,6 @@ class SqliteStore(Reads):
         except BaseException as exc:
             self._undo(self._writer, exc)
             raise
-
-
-def _step_back() -> None:
-    """Let this thread's work go after the loop's, where both are on one core: nobody waits for a checkpoint."""
-    if sys.platform == "linux":  # where a thread has a priority of its own
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 def _cause(exc: SQLAlchemyError) -> str:

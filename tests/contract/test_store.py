@@ -561,8 +561,8 @@ async def test_the_wal_is_checkpointed_in_the_background_and_stays_bounded(sqlit
         for n in range(1, 41):
             await store.commit([Commit(1, chunk=ChunkRow(n, n, 1, b"x" * 1_000_000))])
             assert isinstance(store, SqliteStore)
-            if store._checkpointing is not None:
-                await asyncio.wait([store._checkpointing])
+            if store._checkpoints.running is not None:
+                await asyncio.wait([store._checkpoints.running])
         assert (tmp_path / "g.db-wal").stat().st_size < 20_000_000
 
 

@@ -16,7 +16,8 @@ from gateway.archive import Archive
 from gateway.log import Log
 from gateway.outbox import Outbox
 from gateway.session import Session
-from gateway.stores import migrate, recent, sql
+from gateway.stores import checkpoints, migrate, recent, sql
+from gateway.stores.checkpoints import Checkpoints
 from gateway.stores.sql import SqliteStore
 from gateway.stores.statements import Statements
 
@@ -139,17 +140,17 @@ def compacting(count: Countdown) -> None:
 
 def checkpointing(count: Countdown) -> None:
     """The write-ahead log is being moved into the database."""
-    sql.CHECKPOINT_BYTES = 2000
-    original = SqliteStore._checkpoint
+    checkpoints.EVERY_BYTES = 2000
+    original = Checkpoints._run
 
-    def checkpoint(self: SqliteStore) -> None:
+    def run(self: Checkpoints) -> None:
         if count.last():
             import threading
 
             threading.Timer(0.0002, die).start()
         original(self)
 
-    SqliteStore._checkpoint = checkpoint  # type: ignore[method-assign]
+    Checkpoints._run = run  # type: ignore[method-assign]
 
 
 def moving(count: Countdown) -> None:
