@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +36,19 @@ def nothing_left_to_collect() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The run's server, started by the first test that needs it. Who stops or kills one makes an own."""
+    with _started() as server:
+        yield server
+
+
+@pytest.fixture
+def own() -> Iterator[Postgres]:
+    """A server of the test's own, to be stopped and killed."""
+    with _started() as server:
+        yield server
+
+
+@contextmanager
+def _started() -> Iterator[Postgres]:
     # Not above: some suites run in environments of their own, without a driver for PostgreSQL.
     from tests.support_postgres import Postgres
 

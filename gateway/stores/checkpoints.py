@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.engine import Connection
+
+logger = logging.getLogger(__name__)
 
 EVERY_BYTES = 8 * 1024 * 1024
 """Written to the log since the last checkpoint before another one is due."""
@@ -51,6 +54,7 @@ class Checkpoints:
         self._file: int | None = None
         self._written = 0
         self._pages = 0
+        self._failed = False
 
     def open(self, path: str, connect: Callable[[], Connection]) -> None:
         """Connect to a database that exists. Raises what ``connect`` does, and OSError."""
@@ -99,20 +103,26 @@ class Checkpoints:
     def _run(self) -> None:
         assert self._connection is not None
         assert self._file is not None
-        with contextlib.suppress(SQLAlchemyError, OSError):
+        try:
             for _ in range(PASSES):
                 _, pages, done = self._connection.exec_driver_sql(PASSIVE).one()
                 self._connection.rollback()
                 if pages - done < FEW_PAGES:
                     break
             os.fsync(self._file)  # what the one on the loop would have to do
+        except (SQLAlchemyError, OSError) as exc:  # nothing is lost: the log has it all, and grows
+            if not self._failed:
+                logger.warning("the write-ahead log stays as it is for now: %s", exc)
+            self._failed = True
+        else:
+            self._failed = False
             self._pages = pages
 
     def finish(self, writer: Connection) -> None:
         """Checkpoint what came during the last one, by who writes: little, and nobody else writes now."""
         if self._pages > LONG_PAGES:
             self._pages = 0
-            with contextlib.suppress(SQLAlchemyError):
+            with contextlib.suppress(SQLAlchemyError):  # the next one in the thread says so, if it lasts
                 writer.exec_driver_sql(PASSIVE)
                 writer.rollback()
 

@@ -12,7 +12,6 @@ import contextlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ import tests.e2e.support
 from tests.cluster.support import RedisServer
 from tests.e2e.support import Server, free_port
 from tests.support_postgres import Postgres
+from tests.support_relay import Relay
 
 if TYPE_CHECKING:
     from typing import Self
@@ -43,49 +43,15 @@ def pytest_unconfigure() -> None:
         _shared["postgres"].destroy()
 
 
-class Balancer:
+class Balancer(Relay):
     """Carries each new connection on ``port`` to the next of some ports that is up."""
 
     def __init__(self, port: int, targets: list[int]) -> None:
-        self._port, self._targets, self._next = port, targets, 0
-        # A client that has said its last word is not read any more: then nothing else holds what carries the answer.
-        self._held: set[asyncio.Task[None] | None] = set()
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
-        self._thread.start()
-        ready.wait(10)
-
-    def _run(self, ready: threading.Event) -> None:
-        async def serve() -> None:
-            self._over = asyncio.Event()
-            server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, backlog=1000)
-            ready.set()
-            await self._over.wait()
-            server.close()
-            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-            for _ in range(10):  # until the last transport has been told
-                await asyncio.sleep(0)
-
-        self._loop.run_until_complete(serve())
-        self._loop.close()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        super().__init__(port)
+        self._targets, self._next = targets, 0
+        self.start()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        self._held.add(task)
-        try:
-            await self._connect(reader, writer)
-        finally:
-            self._held.discard(task)
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in self._targets:
             target = self._targets[self._next % len(self._targets)]
             self._next += 1

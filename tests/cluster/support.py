@@ -12,13 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from tests.e2e.support import Server, free_port
+from tests.support_relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,45 +62,17 @@ class RedisServer:
             self.process = None
 
 
-class Line:
+class Line(Relay):
     """A TCP line to a port. ``cut`` refuses and resets; ``silence`` keeps connections open and carries nothing."""
 
     def __init__(self, target: int) -> None:
-        self.port = free_port()
+        super().__init__(free_port())
         self._target = target
-        self._loop = asyncio.new_event_loop()
         self._open = True
-        self._flows: asyncio.Event
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
-        self._thread.start()
-        ready.wait(10)
-
-    def _run(self, ready: threading.Event) -> None:
-        async def serve() -> None:
-            self._flows = asyncio.Event()
-            self._flows.set()
-            self._over = asyncio.Event()
-            server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
-            ready.set()
-            await self._over.wait()
-            server.close()
-            self._reset()
-            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-            for _ in range(10):  # until the last transport has been told
-                await asyncio.sleep(0)
-
-        self._loop.run_until_complete(serve())
-        self._loop.close()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self.start()
 
     def cut(self) -> None:
         """Reset what is open, and refuse what comes."""
@@ -118,12 +90,6 @@ class Line:
     def _reset(self) -> None:
         for writer in list(self._writers):
             writer.transport.abort()
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Not a coroutine for asyncio to run: until 3.12 it reports each one that is cancelled at the end as failed.
-        task = asyncio.create_task(self._accept(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._open:

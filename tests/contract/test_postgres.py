@@ -21,19 +21,9 @@ from tests.contract.test_store import chunk, command, row
 from tests.support_postgres import PASSWORD, Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def own() -> Iterator[Postgres]:
-    """A server of the test's own, to be stopped and killed."""
-    server = Postgres()
-    try:
-        yield server.create()
-    finally:
-        server.destroy()
 
 
 @pytest.fixture

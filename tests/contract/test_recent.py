@@ -329,11 +329,10 @@ async def test_what_a_long_lived_process_left_is_cleared_away_at_the_next_start(
         store._recent.next_id = store._recent._cut = 10**9
         for seq in range(1, 2 * recent.CUT_ROWS):
             await say(store, 1, seq, seq, clock.now)
-        shutil.copy(path, tmp_path / "died.db")
-        shutil.copy(f"{path}-wal", tmp_path / "died.db-wal")
+        died = copy_of(tmp_path, "dead")
     async with opened(path) as store:
         assert await count(store, "recent") == 0, "a clean end leaves nothing"
-    async with opened(tmp_path / "died.db") as store:
+    async with opened(died) as store:
         assert await count(store, "recent") == 0
         assert store._recent.empty
         assert await seqs(store, 1) == list(range(1, 2 * recent.CUT_ROWS))

@@ -9,26 +9,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.e2e.support import ROOT, agree, check_log, fresh, of_run, spec, text_of, types
 from tests.support_postgres import PASSWORD, Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tests.e2e.conftest import Launch
     from tests.e2e.fold import Frame
     from tests.e2e.support import Client, Server
-
-
-@pytest.fixture
-def own() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        yield server.create()
-    finally:
-        server.destroy()
 
 
 def on(launch: Launch, address: str, *, start: bool = True) -> Server:
